@@ -1,0 +1,1 @@
+"""Checkpoints in other formats, turned into Hugging Face checkpoint folders."""

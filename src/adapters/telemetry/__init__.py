@@ -1,0 +1,1 @@
+"""Where the step reports go: logs, metrics, traces."""

@@ -1,0 +1,1 @@
+"""Entry points and composition roots: the only place that knows every ring."""

@@ -1,0 +1,1 @@
+"""The vLLM plugin for Tenstorrent meshes."""

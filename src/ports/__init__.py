@@ -1,0 +1,1 @@
+"""The vocabulary: frozen values and Protocols. Imports the standard library and attrs, nothing else."""
