@@ -128,7 +128,7 @@ def install_locked(say: Say) -> None:
 def build_vllm(say: Say) -> None:
     """Build vLLM's sdist for the empty target (no device code), once: the wheel is kept and installed."""
     if not any(WHEELS.glob(f"vllm-{VLLM}-*.whl")):
-        wheel = [PYTHON, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-binary", "vllm"]
+        options = ["--no-deps", "--no-build-isolation", "--no-binary", "vllm", "--wheel-dir", str(WHEELS)]
         build_for = {
             "VLLM_TARGET_DEVICE": "empty",
             # Without it the wheel says X+empty where the sdist says X, and pip refuses it.
@@ -136,7 +136,7 @@ def build_vllm(say: Say) -> None:
             # The Rust front end is optional and unused here; offline, cargo gives up at once instead of fetching.
             "CARGO_NET_OFFLINE": "true",
         }
-        run([*wheel, "--wheel-dir", WHEELS, f"vllm=={VLLM}"], say, build_for)
+        run([PYTHON, "-m", "pip", "wheel", *options, f"vllm=={VLLM}"], say, build_for)
     run([PYTHON, "-m", "pip", "install", "--no-deps", *WHEELS.glob(f"vllm-{VLLM}-*.whl")], say)
 
 
