@@ -47,7 +47,9 @@ class RequestFacts:
 def refuse_request(request: RequestFacts, limits: RequestLimits) -> RequestRefusal | None:
     """The first thing a mesh cannot serve in ``request``, or None."""
     if request.pooling:
-        return RequestRefusal("pooling is not supported on a Tenstorrent mesh; ask for generated text", "task", "pooling")
+        return RequestRefusal(
+            "pooling is not supported on a Tenstorrent mesh; ask for generated text", "task", "pooling"
+        )
     if request.prompt_embeds:
         return RequestRefusal(
             "prompt embeddings are not supported on a Tenstorrent mesh; send text or token ids", "prompt_embeds", None
@@ -90,7 +92,11 @@ def _nothing_allowed(request: RequestFacts) -> RequestRefusal | None:
     allowed = set(request.allowed_token_ids)
     value = sorted(allowed)
     if not allowed:
-        return RequestRefusal("allowed_token_ids is empty, so no token could follow; name a token or leave it out", "allowed_token_ids", value)
+        return RequestRefusal(
+            "allowed_token_ids is empty, so no token could follow; name a token or leave it out",
+            "allowed_token_ids",
+            value,
+        )
     left = allowed.difference(request.banned_token_ids)
     if not left:
         return RequestRefusal(

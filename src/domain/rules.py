@@ -104,22 +104,29 @@ def launch_refusals(facts: ConfigFacts) -> tuple[str, ...]:
     )
     for name, size, why in sizes:
         if size != 1:
-            problems.append(f"{name}={size} is not supported on a Tenstorrent mesh, {why}; use 1 and choose the mesh with MESH_DEVICE")
+            problems.append(
+                f"{name}={size} is not supported on a Tenstorrent mesh, {why}; use 1 and choose the mesh with "
+                "MESH_DEVICE"
+            )
     if facts.nnodes > 1 or facts.node_rank > 0:
-        problems.append("multi-host launch is not supported yet; leave --nnodes and --node-rank out and serve from one host")
+        problems.append(
+            "multi-host launch is not supported yet; leave --nnodes and --node-rank out and serve from one host"
+        )
     if facts.speculative:
         problems.append("speculative decoding is not supported on a Tenstorrent mesh; leave --speculative-config out")
     if facts.lora:
         problems.append("LoRA is not supported on a Tenstorrent mesh; leave --enable-lora out and serve merged weights")
     if facts.kv_transfer:
         problems.append("KV transfer is not supported on a Tenstorrent mesh; leave --kv-transfer-config out")
-    if facts.executor not in (None, "uni"):
+    if facts.executor not in (None, "uni", "mp"):
         problems.append(
             f"distributed_executor_backend={facts.executor} is not supported, one process drives the mesh; use uni "
             "or leave it out"
         )
     if facts.runner_type != "generate":
-        problems.append(f"runner {facts.runner_type!r} is not supported on a Tenstorrent mesh; serve a model that generates text")
+        problems.append(
+            f"runner {facts.runner_type!r} is not supported on a Tenstorrent mesh; serve a model that generates text"
+        )
     if facts.encoder_decoder:
         problems.append("encoder-decoder models are not supported on a Tenstorrent mesh; serve a decoder-only model")
     problems.extend(environment_refusals(rust_frontend=facts.rust_frontend, v2_model_runner=facts.v2_model_runner))
@@ -166,15 +173,21 @@ def settle(facts: ConfigFacts, capabilities: ModelCapabilities, options: TTOptio
     changes.extend(_prefill(facts, capabilities, model))
     if facts.prefix_caching:
         if not capabilities.supports_prefix_caching:
-            changes.append(Adjustment(Field.PREFIX_CACHING, False, f"{model} does not declare supports_prefix_caching", True))
+            changes.append(
+                Adjustment(Field.PREFIX_CACHING, False, f"{model} does not declare supports_prefix_caching", True)
+            )
         elif facts.sliding_window is not None:
             changes.append(
-                Adjustment(Field.PREFIX_CACHING, False, "prefix caching is off where layers have a sliding window", True)
+                Adjustment(
+                    Field.PREFIX_CACHING, False, "prefix caching is off where layers have a sliding window", True
+                )
             )
     if not facts.user_block_size:
         changes.append(Adjustment(Field.BLOCK_SIZE, BLOCK_SIZE, "the mesh's block size where --block-size is left out"))
     if facts.max_logprobs > MAX_LOGPROBS or facts.max_logprobs < 0:
-        changes.append(Adjustment(Field.MAX_LOGPROBS, MAX_LOGPROBS, "a device yields 32 candidates, the API allows 20", True))
+        changes.append(
+            Adjustment(Field.MAX_LOGPROBS, MAX_LOGPROBS, "a device yields 32 candidates, the API allows 20", True)
+        )
     if not facts.disable_any_whitespace:
         changes.append(
             Adjustment(Field.DISABLE_ANY_WHITESPACE, True, "greedy JSON can loop on whitespace up to the token limit")
@@ -208,7 +221,9 @@ def _prefill(facts: ConfigFacts, capabilities: ModelCapabilities, model: str) ->
         changes.append(Adjustment(Field.CHUNKED_PREFILL, False, reason))
     if facts.max_num_batched_tokens < facts.max_model_len:
         changes.append(
-            Adjustment(Field.MAX_NUM_BATCHED_TOKENS, facts.max_model_len, f"{reason}: a step must hold a whole prompt", True)
+            Adjustment(
+                Field.MAX_NUM_BATCHED_TOKENS, facts.max_model_len, f"{reason}: a step must hold a whole prompt", True
+            )
         )
     if facts.long_prefill_token_threshold != 0:
         # vLLM's scheduler applies this cap before it looks at enable_chunked_prefill (contract 1.4).

@@ -1,12 +1,48 @@
-"""The functions vLLM's plugin groups point at."""
+"""The functions vLLM's plugin groups point at.
+ vLLM imports this module while it is itself being imported, and calls ``platform_plugin`` in every process: the top
+level is the standard library and our domain only, and the look at the machine opens nothing.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+from pathlib import Path
+
+from ...domain.selection import Selection, select_mesh
+
+PLATFORM = "stepshape.plugins.tenstorrent.platform.TTPlatform"
+_CHIPS = Path("/dev/tenstorrent")
+
+
+def present_chips() -> int:
+    """Count the chips of this host by the driver's device nodes, which takes no lock on a chip; 0 without the
+    driver."""
+    try:
+        return sum(1 for node in _CHIPS.iterdir() if node.name.isdecimal())
+    except OSError:
+        return 0
+
+
+def selection() -> Selection:
+    """Which device this process serves on, from the environment and the machine."""
+    real = importlib.util.find_spec("ttnn") is not None and present_chips() > 0
+    return select_mesh(os.environ, real)
+
 
 def platform_plugin() -> str | None:
-    """Return the platform class path, or None where the platform does not apply."""
-    return None
+    """Return the platform class path, or None where the platform does not apply.
+
+    A wrong selection still returns the path, and the platform then refuses the start with the sentence.
+    """
+    return PLATFORM if selection().device is not None else None
 
 
 def register() -> None:
-    """Register models with vLLM."""
+    """Register our models with vLLM; nothing where the platform is not selected. Called in every vLLM process."""
+    chosen = selection()
+    if chosen.device is None or chosen.problem is not None:
+        return
+    from .host import register_models
+
+    register_models()

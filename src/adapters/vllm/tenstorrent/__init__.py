@@ -1,0 +1,1 @@
+"""What of the vLLM side is Tenstorrent's alone: configuration, models, worker."""
