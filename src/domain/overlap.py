@@ -44,7 +44,9 @@ def overlap(
     if not asynchronous:
         return OverlapChoice(False, "async scheduling is off")
     if phase is Phase.PREFILL:
-        return OverlapChoice(True, "prefill") if prefill_may_overlap else OverlapChoice(False, "the model reads prefills at once")
+        if prefill_may_overlap:
+            return OverlapChoice(True, "a prefill needs no token from before")
+        return OverlapChoice(False, "the model reads prefills at once")
     if cause is not None:
         return OverlapChoice(False, cause.value)
     return KEPT
@@ -56,7 +58,7 @@ F = TypeVar("F")
 class FrameQueue(Generic[F]):
     """Frames in submission order. ``read`` and ``apply`` are what a frame's owner does with it; ``is_read`` asks."""
 
-    def __init__(self, read: Callable[[F], None], is_read: Callable[[F], bool], apply: Callable[[F], None]) -> None:
+    def __init__(self, read: Callable[[F], object], is_read: Callable[[F], bool], apply: Callable[[F], None]) -> None:
         self._read = read
         self._is_read = is_read
         self._apply = apply

@@ -43,7 +43,9 @@ class SamplingRules:
         if traits.min_p and not traits.greedy:
             # vLLM applies min_p to random rows only: the best token always survives it.
             return HostReason.MIN_P
-        if traits.penalties and not can.supports_device_penalties:
+        if traits.penalties:
+            # A device sampler wants the token history by slot, and a packed one once gave a neighbour's penalties to
+            # rows that had asked for none (contract 8.32). Until the port carries it, the host applies them.
             return HostReason.PENALTIES
         if not traits.greedy:
             if can.max_device_top_k is not None and not 1 <= traits.top_k <= can.max_device_top_k:
@@ -67,7 +69,7 @@ class SamplingRules:
         reasons = Counter(reason for reason in own if reason is not None)
         if not self.capabilities.supports_tokens_and_logits:
             if len(host) < n:
-                reasons[HostReason.NEIGHBOUR] = n - len(host)
+                reasons[HostReason.NEIGHBOUR] += n - len(host)
             host = tuple(range(n))
         return SamplingPath(num_rows=n, host=host, reasons=dict(reasons))
 

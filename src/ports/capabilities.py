@@ -36,7 +36,7 @@ class ModelCapabilities:
     supports_chunked_prefill: bool = False
     """Prefill accepts a prompt in several steps."""
     supports_device_penalties: bool = False
-    """The device sampler applies presence, frequency and repetition penalties by slot."""
+    """The device sampler applies penalties by slot. Read and reported; penalties are applied on the host for now."""
     supports_device_seeds: bool = False
     """The n-th token of a seeded row depends on (seed, n) alone, on the device."""
     max_device_top_k: int | None = None

@@ -43,6 +43,7 @@ class ReloadCommands:
 
 
 NO_RELOAD = ReloadCommands()
+NO_ROWS = SamplingPath(num_rows=0)
 
 
 @attrs.frozen
@@ -99,7 +100,7 @@ class StepPlan(Generic[Params]):
     """prefill only: one past the last position computed (a decode row computes exactly ``start``)"""
     emits: Sequence[bool] = ()
     """prefill only: False for a chunk that does not reach the end of what is known"""
-    path: SamplingPath = SamplingPath(num_rows=0)
+    path: SamplingPath = NO_ROWS
     """over the rows that emit a token, in order"""
     reload: ReloadCommands = NO_RELOAD
     keep_overlap: bool = False

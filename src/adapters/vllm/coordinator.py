@@ -159,7 +159,7 @@ class Coordinator(SchedulerInterface):
             return None
         ids = list(requests)
         bitmask = self.structured_output_manager.grammar_bitmask(requests, ids, {})
-        return GrammarOutput(ids, bitmask, [0] * len(ids))
+        return None if bitmask is None else GrammarOutput(ids, bitmask, [0] * len(ids))
 
     # -- requests ------------------------------------------------------------------------------------------------
 

@@ -150,7 +150,8 @@ class Frame(AsyncModelRunnerOutput):
 def _spread(logprobs: LogprobsTensors, at: Sequence[int], num_requests: int) -> LogprobsLists:
     """The host rows' logprobs at their requests' indices; vLLM slices by request."""
     if len(at) == num_requests:
-        return logprobs.tolists()
+        whole: LogprobsLists = logprobs.tolists()
+        return whole
     ids = logprobs.logprob_token_ids.numpy()
     values = logprobs.logprobs.numpy()
     ranks = logprobs.selected_token_ranks.numpy()

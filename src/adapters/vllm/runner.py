@@ -83,7 +83,7 @@ class StepRunner:
         self._prefill_host = HostBatch(vocab_size=vocab, sampler=sampler, processors=processors)
         self._decode_host = HostBatch(vocab_size=vocab, sampler=sampler, processors=processors)
         self._frames: FrameQueue[Frame] = FrameQueue(
-            read=lambda frame: frame.get_output(), is_read=lambda frame: frame.is_read, apply=self._apply
+            read=Frame.get_output, is_read=lambda frame: frame.is_read, apply=self._apply
         )
         self._unsampled: deque[Frame] = deque()
         self._decoding: _DecodeBatch | None = None
