@@ -91,7 +91,7 @@ def parse_mesh(text: str | None, available: int) -> tuple[int, int]:
     wanted = shape[0] * shape[1]
     if wanted > available:
         raise TopologyError(
-            f"MESH_DEVICE={name} wants a {shape[0]}x{shape[1]} mesh of {_count(wanted, 'chip')} and {available} "
+            f"MESH_DEVICE={name} wants {_article(shape[0])} {shape[0]}x{shape[1]} mesh of {_count(wanted, 'chip')} and {available} "
             f"{'is' if available == 1 else 'are'} there; name a mesh of at most {_count(available, 'chip')}"
         )
     return shape
