@@ -153,7 +153,7 @@ class ContractGenerator:
         counts["reload_inputs"] += reload.inputs
         counts["reload_page_table"] += reload.page_table
         counts["reload_sampling_params"] += reload_sampling and sampling is not None
-        return self._readback(out, sampling is not None, picked, len(inputs.positions))
+        return self._readback(out, sampling is not None, picked, inputs.positions.shape[0])
 
     def counters(self) -> dict[str, int]:
         return dict(self._counts)
@@ -200,19 +200,21 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _on_host(out: Any) -> bool:
-    parts = out if isinstance(out, tuple) else (out,)
-    return all(part is None or isinstance(part, torch.Tensor) for part in parts)
+    if isinstance(out, tuple):
+        return all(part is None or isinstance(part, torch.Tensor) for part in out)
+    return isinstance(out, torch.Tensor)
 
 
 def _result(out: Any, is_tokens: bool, picked: Sequence[int] | None, rows: int) -> HostResult[torch.Tensor]:
     """Bring what a model returned into the port's shapes: tokens int32 [rows], logits float32 [K, V]."""
     first, second = out if isinstance(out, tuple) else (out, None)
     if is_tokens:
-        tokens = first.reshape(-1)
-        if len(tokens) != rows:
-            raise ModelContractError(f"a step of {rows} rows came back with {len(tokens)} tokens; return one a row")
-        logits = None if second is None else _flat(second)
-        return HostResult(tokens=tokens.to(torch.int32), logits=logits)
+        tokens: torch.Tensor = first
+        if tokens.numel() != rows:
+            raise ModelContractError(f"a step of {rows} rows came back with {tokens.numel()} tokens; return one a row")
+        if tokens.dim() != 1 or tokens.dtype != torch.int32:
+            tokens = tokens.reshape(-1).to(torch.int32)
+        return HostResult(tokens=tokens, logits=None if second is None else _flat(second))
     logits = _flat(first)
     if picked is not None:
         logits = logits[list(picked)]
