@@ -57,8 +57,10 @@ def run(command: Sequence[str | Path], say: Say, settings: dict[str, str] | None
         log.seek(0, os.SEEK_END)
         while process.poll() is None:
             for line in log:
-                if line.startswith(("Collecting ", "Downloading ", "Building ", "Installing ")):
-                    at = " ".join(line.split()[:2])[:60].rstrip(":")
+                if line.startswith("Installing collected packages"):
+                    at = "unpacking them"
+                elif line.startswith(("Collecting ", "Downloading ", "Building ")):
+                    at = " ".join(line.split()[:2])[:60]
             say(at)
             time.sleep(0.2 if at == "starting" else 1.0)
     if process.returncode != 0:

