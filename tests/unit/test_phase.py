@@ -64,7 +64,8 @@ def test_probes_that_place_nothing_back_off() -> None:
     """KV pressure: after each empty prefill pass the next one waits 1, 2, 4, 8, 8 decode steps."""
     policy = PhasePolicy(Cadence())
     lanes = [snapshot(waiting=1, decodes=3)]
-    gaps, gap = [], 0
+    gaps: list[int] = []
+    gap = 0
     while len(gaps) < 6:
         choice = policy.choose(lanes)
         if choice.phase is Phase.PREFILL:

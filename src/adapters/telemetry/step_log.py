@@ -20,7 +20,9 @@ class StepLog:
     ``report`` is the file to write at close (None: only the log line); ``counters`` adds the device's own counts.
     """
 
-    def __init__(self, *, lanes: int, report: Path | None, counters: Callable[[], Mapping[str, int]] | None = None) -> None:
+    def __init__(
+        self, *, lanes: int, report: Path | None, counters: Callable[[], Mapping[str, int]] | None = None
+    ) -> None:
         self.counts = StepCounts(lanes)
         self._report = report
         self._counters = counters

@@ -209,7 +209,9 @@ class Coordinator(SchedulerInterface):
             lane.set_pause_state(pause_state)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        return all([lane.reset_prefix_cache(reset_running_requests, reset_connector) for lane in self.lanes])
+        # Every lane is reset, also after one that could not be.
+        done = [lane.reset_prefix_cache(reset_running_requests, reset_connector) for lane in self.lanes]
+        return all(done)
 
     def reset_encoder_cache(self) -> None:
         for lane in self.lanes:

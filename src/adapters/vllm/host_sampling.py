@@ -134,7 +134,7 @@ class HostBatch:
         return HostTokens(tokens=tokens, logprobs=logprobs, failed=failed)
 
     def _sync(self, rows: Sequence[HostRow]) -> BatchUpdate | None:
-        """Make the batch hold exactly ``rows``: newcomers fill the holes of those that left, the tail fills the rest."""
+        """Make the batch hold exactly ``rows``: newcomers fill the holes of those that left, the tail the rest."""
         old = self._rows
         if len(rows) == len(old) and all(a is b for a, b in zip(rows, old, strict=True)):
             return None

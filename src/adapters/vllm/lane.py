@@ -139,7 +139,7 @@ class LaneScheduler(AsyncScheduler):
         )
 
     def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
-        """None: upstream asks once a lane within ``update_from_output``; the coordinator asks once a step, and merges."""
+        """None: upstream asks every lane within ``update_from_output``; the coordinator asks once a step."""
         return None
 
     def lane_stats(self) -> SchedulerStats | None:

@@ -49,7 +49,9 @@ _NEUTRAL = frozenset(
     }
 )
 # Derived or informative; nobody downstream of a lane reads them here.
-_DROPPED = frozenset({"num_common_prefix_blocks", "skip_drafts", "scheduled_encoder_input_stats", "ec_manager_metadata"})
+_DROPPED = frozenset(
+    {"num_common_prefix_blocks", "skip_drafts", "scheduled_encoder_input_stats", "ec_manager_metadata"}
+)
 
 
 def check_fields() -> None:

@@ -52,7 +52,7 @@ class StepBuffers:
     def admit(self, row: int, token_ids: Sequence[int], blocks: BlockIds) -> None:
         known = len(token_ids)
         if known > self.max_len:
-            raise ValueError(f"{known} tokens do not fit a row of {self.max_len}; the request passed admission unchecked")
+            raise ValueError(f"{known} tokens do not fit a row of {self.max_len}; admission should have refused them")
         self.tokens[row, :known] = token_ids
         self.append_blocks(row, blocks)
 
@@ -62,7 +62,9 @@ class StepBuffers:
                 start = int(live[row])
                 end = start + len(ids)
                 if end > blocks.shape[1]:
-                    raise ValueError(f"row {row} would hold {end} blocks of {blocks.shape[1]}; the pool and the table disagree")
+                    raise ValueError(
+                        f"row {row} would hold {end} blocks of {blocks.shape[1]}; the pool and the table disagree"
+                    )
                 blocks[row, start:end] = ids
                 live[row] = end
 

@@ -15,6 +15,8 @@ from .entrypoints import present_chips, selection
 EMULATED_CHIPS = 32
 """Chips of the emulated machine: a Galaxy."""
 
+WORKER = "stepshape.plugins.tenstorrent.worker.Worker"
+
 EMULATED_CLASSES = EmulatedClasses(
     lanes="stepshape.adapters.emulator.mesh.model:EmulatedForCausalLM",
     plain="stepshape.adapters.emulator.mesh.model:EmulatedPlainForCausalLM",
@@ -31,6 +33,7 @@ def read_host() -> Host:
         chips=EMULATED_CHIPS if device is Device.EMULATED else present_chips(),
         environment=dict(os.environ),
         registrar=ModelRegistrar(device, EMULATED_CLASSES, dict(os.environ), read_bundles(_extra_models())),
+        worker=WORKER,
     )
 
 

@@ -210,6 +210,7 @@ def _groups(positions: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
     for index in range(1, len(order) + 1):
         longest = int(positions[order[begin]])
         if index == len(order) or longest > 2 * int(positions[order[index]]) + 64:
-            groups.append(order[begin:index])
+            # In row order: a single group is then the whole batch as it came.
+            groups.append(np.sort(order[begin:index]))
             begin = index
     return groups

@@ -14,7 +14,7 @@ from vllm.config import VllmConfig
 from vllm.logger import init_logger
 
 from ....domain.capacity import DEFAULT_TOKENS_ALL_USERS, kv_blocks, refuse_model_len
-from ....domain.model_table import ModelTableError, prefixed
+from ....domain.model_table import SINGLE_EXECUTE, ModelTableError, prefixed
 from ....domain.rules import (
     Adjustment,
     ConfigFacts,
@@ -32,7 +32,6 @@ from .registry import ModelRegistrar, load_class
 
 SECTION = "_stepshape_tt"
 """Our key of ``additional_config``, outside the operator's ``tt``."""
-WORKER = "stepshape.adapters.vllm.tenstorrent.worker.TTWorker"
 SCHEDULER = "stepshape.adapters.vllm.tenstorrent.scheduler.TTScheduler"
 
 # vLLM's own logger: its lines reach the user of `vllm serve`, under its format and level.
@@ -49,6 +48,8 @@ class Host:
     chips: int
     environment: Mapping[str, str]
     registrar: ModelRegistrar
+    worker: str
+    """class path of the worker that knows which mesh and generator to build"""
 
     def refusals(self) -> tuple[str, ...]:
         """The refusals that need no model: asked before the command line is parsed."""
@@ -167,6 +168,9 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
         capabilities = read_capabilities(getattr(model_class, "model_capabilities", None), model_class.__name__)
     except CapabilityError as error:
         raise ConfigurationError((str(error),)) from error
+    lane_counts_for = getattr(model_class, "lane_counts_for", None)
+    if lane_counts_for is not None:  # lanes that depend on the mesh
+        capabilities = attrs.evolve(capabilities, lane_counts=tuple(lane_counts_for(mesh)))
     verdict = settle(facts, capabilities, options, architecture)
     if verdict.refusals:
         raise ConfigurationError(verdict.refusals)
@@ -175,7 +179,7 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
             mesh=mesh,
             data_parallel_size=vllm_config.parallel_config.data_parallel_size,
             max_num_seqs=vllm_config.scheduler_config.max_num_seqs,
-            declared_lanes=capabilities.lane_counts,
+            declared_lanes=_lane_counts(model_class, target, capabilities, mesh),
             model=architecture,
             folded=None if before is None else before.topology,
         )
@@ -184,7 +188,7 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
 
     for adjustment in verdict.adjustments:
         _apply(vllm_config, adjustment, quiet=before is not None)
-    _apply_topology(vllm_config, topology)
+    _apply_topology(vllm_config, topology, host.worker)
     hf_config.architectures = [prefixed(name) for name in architectures]
     num_blocks = _num_blocks(vllm_config, model_class, topology)
     if vllm_config.model_config.original_max_model_len != -1:  # -1: vLLM fits the length to the pool later
@@ -218,6 +222,16 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
 def _mesh(host: Host) -> tuple[int, int]:
     visible = visible_devices(host.environment.get("TT_VISIBLE_DEVICES"), host.chips)
     return parse_mesh(host.environment.get("MESH_DEVICE"), visible)
+
+
+def _lane_counts(
+    model_class: Any, target: str, capabilities: ModelCapabilities, mesh: tuple[int, int]
+) -> tuple[int, ...]:
+    """What the class says for this mesh, else what it declares for any, else what is known of tt-metal's own classes."""
+    for_mesh = getattr(model_class, "lane_counts_for", None)
+    if for_mesh is not None:
+        return tuple(for_mesh(mesh))
+    return capabilities.lane_counts or SINGLE_EXECUTE.get(target, ())
 
 
 def _read_facts(vllm_config: VllmConfig, host: Host) -> ConfigFacts:
@@ -266,7 +280,7 @@ def _apply(vllm_config: VllmConfig, adjustment: Adjustment, *, quiet: bool) -> N
     say("Tenstorrent: %s set from %s to %s: %s", name, before, adjustment.value, adjustment.why)
 
 
-def _apply_topology(vllm_config: VllmConfig, topology: Topology) -> None:
+def _apply_topology(vllm_config: VllmConfig, topology: Topology, worker: str) -> None:
     parallel, scheduler = vllm_config.parallel_config, vllm_config.scheduler_config
     scheduler.max_num_seqs = topology.capacity
     parallel.data_parallel_size = 1
@@ -279,7 +293,7 @@ def _apply_topology(vllm_config: VllmConfig, topology: Topology) -> None:
     # vLLM has chosen "mp" for a data-parallel launch by now; one process drives the mesh (contract 8.40).
     parallel.distributed_executor_backend = "uni"
     if parallel.worker_cls == "auto":
-        parallel.worker_cls = WORKER
+        parallel.worker_cls = worker
     scheduler.scheduler_cls = SCHEDULER
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec, KVCacheConfig, KVCacheSpec, UniformTypeKVCacheSpecs
+from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    UniformTypeKVCacheSpecs,
+)
 
 from ....ports.generator import KVCacheLayer
 
@@ -63,11 +69,15 @@ def _by_index(named: dict[str, Any], layers: int) -> dict[int, Any]:
     for name, value in named.items():
         match = _LAYER.search(name)
         if match is None:
-            raise ValueError(f"KV cache layer {name!r} names no index; a model's get_kv_cache_spec must use 'layers.<n>'")
+            raise ValueError(
+                f"KV cache layer {name!r} names no index; a model's get_kv_cache_spec must use 'layers.<n>'"
+            )
         found[int(match.group(2))] = value
     missing = [index for index in range(layers) if index not in found]
     if missing:
-        raise ValueError(f"no KV cache spec covers layers {missing}; a model's get_kv_cache_spec must name every layer once")
+        raise ValueError(
+            f"no KV cache spec covers layers {missing}; a model's get_kv_cache_spec must name every layer once"
+        )
     return found
 
 

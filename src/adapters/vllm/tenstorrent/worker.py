@@ -15,13 +15,14 @@ from vllm.v1.sample.logits_processor import LogitsProcessors, build_logitsprocs
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
-from ....domain.capacity import blocks_per_row, kv_blocks, refuse_model_len
+from ....domain.capacity import blocks_per_row
 from ....domain.tt_options import TraceMode
 from ....ports.generator import Generator
 from ....ports.mesh import Mesh
 from ....ports.sampling import SampleOnDevice
 from ....ports.telemetry import Telemetry
 from ..outputs import PlannedSchedulerOutput
+from ..releases.teardown import spare_absent_accelerator
 from ..runner import StepRunner, grammar_mask
 from .config import ResolvedConfig, resolved
 from .kv_layers import default_spec, kv_layers, layer_groups, num_attention_layers
@@ -42,10 +43,6 @@ class TTWorker(WorkerBase):
     def build_generator(self, config: ResolvedConfig, mesh: Mesh) -> Generator[torch.Tensor]: ...
 
     @abstractmethod
-    def kv_tokens_all_users(self, config: ResolvedConfig, mesh: Mesh) -> int:
-        """The model's KV budget in tokens, for all users of one lane."""
-
-    @abstractmethod
     def kv_cache_spec(self, config: ResolvedConfig) -> dict[str, KVCacheSpec] | None:
         """The model's own per-layer specs; None: one uniform spec."""
 
@@ -59,12 +56,13 @@ class TTWorker(WorkerBase):
         self._generator: Generator[torch.Tensor] | None = None
         self._runner: StepRunner | None = None
         self._telemetry: Telemetry | None = None
-        self._num_blocks = 0
+        self._width = 0
 
     # -- start -----------------------------------------------------------------------------------------------------
 
     def init_device(self) -> None:
         self.device = torch.device("cpu")  # host tensors; the mesh is not a torch device
+        spare_absent_accelerator()
         self._mesh = self.open_mesh(self._config)
         set_random_seed(self.model_config.seed)
 
@@ -82,27 +80,9 @@ class TTWorker(WorkerBase):
 
     def determine_available_memory(self) -> int:
         """Bytes that make vLLM's planner, perhaps in another process, arrive at our number of blocks."""
-        cache = self.cache_config
-        topology = self._config.topology
-        specs = self.get_kv_cache_spec()
-        blocks = kv_blocks(
-            tokens_all_users=self.kv_tokens_all_users(self._config, self._opened()),
-            rows=topology.rows_per_lane,
-            block_size=cache.block_size,
-            lookahead=0,
-            sliding_window=None,
-        )
-        asked = cache.num_gpu_blocks_override
-        if asked is not None:
-            blocks = asked
-        if self.model_config.original_max_model_len != -1:
-            problem = refuse_model_len(self.model_config.max_model_len, blocks, cache.block_size)
-            if problem is not None:
-                self.shutdown()
-                raise ValueError(problem)
-        cache.num_gpu_blocks_override = blocks
-        self._num_blocks = blocks
-        return blocks * sum(spec.page_size_bytes for spec in specs.values())
+        blocks = self._config.num_blocks
+        self.cache_config.num_gpu_blocks_override = blocks
+        return blocks * sum(spec.page_size_bytes for spec in self.get_kv_cache_spec().values())
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
         # The mesh lays its own cache out; any of them is right, and upstream's default asks for an attention backend.

@@ -1,0 +1,64 @@
+"""The composition root of a mesh engine: which mesh, which model class, which telemetry."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.v1.kv_cache_interface import KVCacheSpec
+
+from ...adapters.telemetry.step_log import StepLog
+from ...adapters.ttnn.model_contract import ContractGenerator
+from ...adapters.vllm.tenstorrent.config import ResolvedConfig
+from ...adapters.vllm.tenstorrent.registry import load_class
+from ...adapters.vllm.tenstorrent.worker import TTWorker
+from ...domain.selection import Device
+from ...ports.generator import Generator
+from ...ports.mesh import Mesh
+from ...ports.telemetry import Telemetry
+from .host import EMULATED_CHIPS
+
+REPORT_VARIABLE = "STEPSHAPE_STEP_REPORT"
+"""Names a file that gets the sums over all steps, as JSON, when the worker closes."""
+
+
+class Worker(TTWorker):
+    def open_mesh(self, config: ResolvedConfig) -> Mesh:
+        if config.device is Device.EMULATED:
+            from ...adapters.emulator.mesh.device import open_emulated_mesh
+
+            return open_emulated_mesh(config.topology.mesh, available=EMULATED_CHIPS)
+        raise NotImplementedError(
+            "opening a real mesh is not bound yet; serve on the emulated one with STEPSHAPE_TT_DEVICE=emulated"
+        )
+
+    def build_generator(self, config: ResolvedConfig, mesh: Mesh) -> Generator[torch.Tensor]:
+        model_class: Any = load_class(config.model_class)
+        model = model_class.initialize_vllm_model(
+            self.model_config.hf_config,
+            mesh.handle,
+            config.topology.capacity,
+            max_seq_len=self.model_config.max_model_len,
+            tt_data_parallel=config.topology.lanes,
+            optimizations=None if config.options.optimizations is None else config.options.optimizations.value,
+        )
+        return ContractGenerator(model, mesh, config.capabilities)
+
+    def kv_cache_spec(self, config: ResolvedConfig) -> dict[str, KVCacheSpec] | None:
+        hook = getattr(load_class(config.model_class), "get_kv_cache_spec", None)
+        if hook is None:
+            return None
+        spec = hook(self.vllm_config)
+        if spec is not None and not isinstance(spec, dict):
+            raise TypeError(
+                f"{config.model_class}.get_kv_cache_spec returned a {type(spec).__name__}; return a dict of layer name "
+                "to KVCacheSpec, or None"
+            )
+        own: dict[str, KVCacheSpec] | None = spec
+        return own
+
+    def telemetry(self, config: ResolvedConfig) -> Telemetry:
+        report = os.environ.get(REPORT_VARIABLE, "").strip()
+        return StepLog(lanes=config.topology.lanes, report=Path(report) if report else None)
