@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -16,6 +17,11 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # vLLM asks for its platform while it is imported; every test that needs one needs this one.
 os.environ.setdefault("STEPSHAPE_TT_DEVICE", "emulated")
+
+# A loaded machine is no failure; hypothesis has a profile of its own where CI is set, without deadline either.
+settings.register_profile("here", deadline=None)
+if "CI" not in os.environ:
+    settings.load_profile("here")
 
 
 @pytest.fixture(scope="session")
