@@ -15,9 +15,11 @@ from ..checkpoints import TINY_VOCAB, tiny_llama
 from ..engines import engine, greedy_reference, random_prompts
 
 LENGTHS = (1, 2, 5, 16, 31, 32, 33, 63, 64, 65, 96, 97, 128, 150, 192, 200, 255, 256, 257, 300, 384, 450, 512, 700)
-NEW_TOKENS = 24
-POOL = {1: 60, 4: 34}
-"""KV blocks of each lane, by lanes: any one request fits (32 blocks and the null block), a lane's share does not."""
+NEW_TOKENS = 40
+MAX_LEN = 768
+BLOCK = 16
+POOL = {1: 100, 4: 49}
+"""KV blocks of each lane, by lanes: any one request fits (48 blocks and the null block), a lane's share does not."""
 
 
 @attrs.frozen
@@ -75,6 +77,8 @@ def test_greedy_text_is_transformers_own(checkpoint: Path, cell: Cell) -> None:
         budget=96 if cell.chunked else None,
         blocks=POOL[cell.lanes] if cell.small_pool else None,
         prefix_caching=cell.prefix_caching,
+        max_len=MAX_LEN,
+        block_size=BLOCK,
     ) as under_test:
         texts = under_test.tokens(prompts, params)
         counts = under_test.counts
