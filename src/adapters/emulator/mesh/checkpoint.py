@@ -153,7 +153,7 @@ class _Recorder:
         )
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _probe(name: str, module: Any, num_layers: int, vocab_size: int, dtype: torch.dtype) -> tuple[LayerTraits, ...]:
     tokens = (torch.arange(_PROBE_TOKENS) * 7 + 3) % vocab_size
     positions = torch.arange(_PROBE_TOKENS)

@@ -38,7 +38,7 @@ class DeviceProgram:
         self._random = np.random.default_rng(seed)
         self.garbage = model.vocab_size + 7
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def prefill(self, command: PrefillCommand) -> StepResult:
         rows, positions, tokens, spans = [], [], [], []
         begin = 0
@@ -82,7 +82,7 @@ class DeviceProgram:
         wanted = logits[list(command.logits_rows)] if command.logits_rows else None
         return StepResult(tokens=torch.from_numpy(out.astype(np.int32)), logits=wanted)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def decode(self, command: DecodeCommand) -> StepResult:
         rows, positions = command.rows, command.positions
         if command.tokens is not None:
