@@ -111,7 +111,8 @@ def test_a_duplicate_does_not_hide_the_special_build() -> None:
     alias = Bundle("b-alias", "TTLlamaForCausalLM", "models.tt_transformers.tt.generator_vllm:LlamaForCausalLM")
     broken = SkippedBundle("c-broken", "no")
     builtin = {"TTLlamaForCausalLM": "plain:Llama", "TTQwen2ForCausalLM": "plain:Qwen"}
-    for order in ([special, alias, broken], [broken, alias, special]):
+    orders: tuple[list[Bundle | SkippedBundle], ...] = ([special, alias, broken], [broken, alias, special])
+    for order in orders:
         chosen = choose_registrations(order, builtin)
         assert chosen.targets == {"TTLlamaForCausalLM": "special:Llama", "TTQwen2ForCausalLM": "plain:Qwen"}
         assert chosen.skipped == (

@@ -39,7 +39,7 @@ class TTPlatform(Platform):
         return True
 
     @classmethod
-    def get_device_name(cls, device_id: int = 0) -> str:  # noqa: ARG003
+    def get_device_name(cls, device_id: int = 0) -> str:
         return "tt"
 
     @classmethod
@@ -49,6 +49,11 @@ class TTPlatform(Platform):
     @classmethod
     def import_ir_kernels(cls) -> None:
         """No kernels of vLLM's own run here."""
+
+    @classmethod
+    def get_compile_backend(cls) -> str:
+        """vLLM's own models do not run here; its default keeps vLLM from warning that the user turned it off."""
+        return "inductor"
 
     @classmethod
     def inference_mode(cls) -> Any:
@@ -84,13 +89,14 @@ class TTPlatform(Platform):
         """The block size is settled in the config hook; there is no attention backend of vLLM's to ask."""
 
     @classmethod
-    def is_async_output_supported(cls, enforce_eager: bool | None) -> bool:  # noqa: ARG003
+    def is_async_output_supported(cls, enforce_eager: bool | None) -> bool:
         return True
 
     @classmethod
     def pre_register_and_update(cls, parser: FlexibleArgumentParser | None = None) -> None:
         """Refuse what the environment alone decides, pin the V1 scheduling contract (1.3), and set our defaults on the
         command line: one API server, since lanes are folded into one engine, and the rows of a device batch."""
+        from ...adapters.vllm.releases.triton import quiet_exit
         from .host import read_host
 
         problems = read_host().refusals()
@@ -100,6 +106,7 @@ class TTPlatform(Platform):
             raise ConfigurationError(problems)
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         if parser is not None:
+            quiet_exit()
             parser.set_defaults(api_server_count=1, max_num_seqs=DEFAULT_ROWS)
 
     @classmethod

@@ -227,7 +227,8 @@ def _mesh(host: Host) -> tuple[int, int]:
 def _lane_counts(
     model_class: Any, target: str, capabilities: ModelCapabilities, mesh: tuple[int, int]
 ) -> tuple[int, ...]:
-    """What the class says for this mesh, else what it declares for any, else what is known of tt-metal's own classes."""
+    """What the class says for this mesh, else what it declares for any, else what is known of tt-metal's own
+    classes."""
     for_mesh = getattr(model_class, "lane_counts_for", None)
     if for_mesh is not None:
         return tuple(for_mesh(mesh))
