@@ -166,6 +166,7 @@ class MeshDriver:
 
     def apply(self, slots: Sequence[int], readback: Readback[Any]) -> None:
         tokens = readback.read().tokens
+        assert tokens is not None
         for slot in slots:
             self.rows[slot].tokens.append(int(tokens[slot]))
             self.rows[slot].computed = len(self.rows[slot].tokens) - 1

@@ -12,8 +12,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepshape.adapters.checkpoints.smollm2 import packaged_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from stepshape.adapters.checkpoints.smollm2 import packaged_gguf
 
 TEXT = (
     "The tide comes in twice a day. As the Moon goes around the Earth, its gravity pulls on the water of the oceans, "

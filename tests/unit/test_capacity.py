@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stepshape.domain.capacity import (
     blocks_per_row,
     cdiv,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stepshape.adapters.checkpoints.checkpoint_folder import STAMP, is_complete, write_whole
 from stepshape.adapters.checkpoints.errors import CheckpointError
 

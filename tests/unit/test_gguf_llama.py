@@ -10,6 +10,7 @@ import pytest
 from gguf import GGUFWriter
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stepshape.adapters.checkpoints.errors import CheckpointError
 from stepshape.adapters.checkpoints.gguf_llama import GgufLlama, hugging_face_name, unpermute_rotary
 from stepshape.adapters.checkpoints.gguf_tokenizer import tokenizer_config, tokenizer_json

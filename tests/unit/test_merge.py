@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stepshape.ports.capabilities import ModelCapabilities
 from stepshape.ports.sampling import HostReason, SampleOnDevice, SamplingTraits
 from stepshape.ports.step import Growth, Phase, Release, ReloadCommands

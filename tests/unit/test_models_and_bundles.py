@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stepshape.domain.bundles import Bundle, SkippedBundle, choose_registrations, parse_bundle
 from stepshape.domain.model_table import (
     EmulatedClasses,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stepshape.domain.overlap import FrameQueue
 from stepshape.domain.reload import ReloadCause, reload_commands
 from stepshape.ports.step import ReloadCommands

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stepshape.domain.phase import Cadence, PhasePolicy
 from stepshape.ports.lane import LaneSnapshot
 from stepshape.ports.step import Phase

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stepshape.domain.request_rules import RequestFacts, RequestLimits, RequestRefusal, refuse_request
 
 LIMITS = RequestLimits(vocab_size=300, max_model_len=128)

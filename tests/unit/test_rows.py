@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
 from stepshape.domain.lanes import LaneLoad, least_loaded
 from stepshape.domain.rows import RowTable
 

@@ -6,6 +6,7 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stepshape.domain.rules import Adjustment, ConfigFacts, Field, environment_refusals, launch_refusals, settle
 from stepshape.domain.tt_options import TraceMode, TTOptions
 from stepshape.ports.capabilities import ModelCapabilities

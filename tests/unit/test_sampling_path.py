@@ -8,6 +8,7 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stepshape.domain.seeds import token_seed
 from stepshape.ports.capabilities import CapabilityError, ModelCapabilities, read_capabilities
 from stepshape.ports.sampling import DeviceSampling, HostReason, SampleOnDevice, SamplingTraits

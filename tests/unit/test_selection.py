@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stepshape.domain.selection import Device, select_mesh
 
 

@@ -6,6 +6,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stepshape.domain.tt_options import (
     LAUNCHER_KEYS,
     DispatchCoreAxis,
