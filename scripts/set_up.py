@@ -58,7 +58,7 @@ def run(command: Sequence[str | Path], say: Say, settings: dict[str, str] | None
         while process.poll() is None:
             for line in log:
                 if line.startswith("Installing collected packages"):
-                    at = "unpacking them"
+                    at = "unpacking and compiling them"
                 elif line.startswith(("Collecting ", "Downloading ", "Building ")):
                     at = " ".join(line.split()[:2])[:60]
             say(at)
