@@ -62,16 +62,19 @@ def save(hf_config: Any, folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-def greedy(folder: Path, prompt: list[int], tokens: int) -> list[int]:
-    """What transformers itself generates, with its eager attention (the one that knows caps and sinks)."""
+def greedy(folder: Path, prompts: list[list[int]], tokens: int) -> list[list[int]]:
+    """What transformers itself generates for each prompt, with its eager attention (it knows caps and sinks)."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     ).eval()
-    out = model.generate(
-        torch.tensor([prompt]),
-        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-        max_new_tokens=tokens,
-        min_new_tokens=tokens,
-        do_sample=False,
-    )
-    return [int(token) for token in out[0, len(prompt) :]]
+    texts = []
+    for prompt in prompts:
+        out = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            do_sample=False,
+        )
+        texts.append([int(token) for token in out[0, len(prompt) :]])
+    return texts

@@ -31,7 +31,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def get(kind: str) -> tuple[Path, list[list[int]]]:
         if kind not in made:
             folder = save(config(kind), tmp_path_factory.mktemp(kind))
-            made[kind] = folder, [greedy(folder, prompt_of(length, length), NEW) for length in LENGTHS]
+            made[kind] = folder, greedy(folder, [prompt_of(length, length) for length in LENGTHS], NEW)
         return made[kind]
 
     return get
