@@ -10,6 +10,7 @@ from vllm.v1.metrics.stats import SchedulerStats
 
 from ...ports.lane import Arrival, LaneSnapshot, LaneStep
 from ...ports.step import Phase
+from .decode_pass import can_take_short_passes, short_decode_pass
 from .sampling_traits import sampling_traits
 
 
@@ -25,6 +26,8 @@ class LaneScheduler(AsyncScheduler):
         # The newer runner contract: a resumed request arrives among the new ones with all its tokens. Under the
         # older one upstream copies the whole token list of every request that sat out a step, at every phase switch.
         self.use_v2_model_runner = True
+        self.short_passes = can_take_short_passes(self)
+        """False makes every decode pass upstream's own; the tests hold both against each other"""
         self._custom_processors = bool(self.vllm_config.model_config.logits_processors)
 
     def snapshot(self) -> LaneSnapshot:
@@ -62,6 +65,11 @@ class LaneScheduler(AsyncScheduler):
 
     def _schedule_decode(self) -> SchedulerOutput:
         continuations = [r for r in self.running if r.is_prefill_chunk]
+        if self.short_passes:
+            decodes = [r for r in self.running if not r.is_prefill_chunk] if continuations else self.running
+            short = short_decode_pass(self, decodes)
+            if short is not None:
+                return short
         active_cap = self.max_num_active_reqs
         self.max_num_active_reqs = 0
         if continuations:
