@@ -53,4 +53,4 @@ bench: set-up
 	@$(BIN)/python benchmarks/host_step.py
 
 clean:
-	rm -rf .venv models runs build src/*.egg-info *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv set-up.log models runs build src/*.egg-info *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
