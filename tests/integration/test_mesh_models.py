@@ -4,6 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 import transformers
@@ -17,7 +18,7 @@ from stepshape.adapters.emulator.mesh.model import (
 from stepshape.adapters.emulator.mesh.rules import Rule, RuleBroken
 from stepshape.ports.step import ReloadCommands
 
-from ..mesh_driver import MeshDriver, prompt_of
+from ..mesh_driver import RELOAD_ALL, MeshDriver, prompt_of
 from ..tiny_checkpoints import CONFIGS, config, greedy, save
 
 LENGTHS = (1, 7, 8, 33, 61)
@@ -116,6 +117,39 @@ def test_rows_that_join_leave_and_resume(checkpoints: Any) -> None:
     driver.steady([2], NEW - 9)
     driver.close()
     assert driver.rows[2].tokens[33:] == expected[3]
+
+
+def test_window_layers_may_have_a_table_of_their_own_that_forgets(checkpoints: Any) -> None:
+    """Two KV groups: the sliding layers' table goes back to the null block where the window has passed."""
+    folder, expected = checkpoints("gemma3")
+    driver = MeshDriver(folder, rows_per_lane=4)
+    window, slot, length = 16, 2, 61
+    driver.admit(slot, prompt_of(length, length))
+    sliding = list(range(10, 10 + driver.width))
+
+    def tables(start: int, end: int) -> list[torch.Tensor]:
+        full = torch.zeros((4, driver.width), dtype=torch.int32)
+        full[slot] = driver.table([slot], [end])[0]
+        passed = torch.zeros((4, driver.width), dtype=torch.int32)
+        for page in range(max(start - window + 1, 0) // 8, -(-end // 8)):
+            passed[slot, page] = sliding[page]
+        return [passed, passed, full]
+
+    for start, end in ((0, 40), (40, length)):
+        driver.blocks_for(slot, end)
+        changes: dict[str, Any] = {"starts": [start], "ends": [end], "page_table": driver.table([slot], [end])}
+        inputs = driver.prefill_inputs([slot], chunk=end - start, **changes)
+        result = driver.generator.prefill(attrs.evolve(inputs, layer_page_tables=tables(start, end))).read()
+        driver.rows[slot].computed = end
+    assert result.tokens is not None
+    driver.rows[slot].tokens.append(int(result.tokens[0]))
+    for step in range(NEW - 1):
+        position = length + step
+        driver.blocks_for(slot, position + 1)
+        reload = RELOAD_ALL if step == 0 else ReloadCommands(page_table=True)
+        driver.decode([slot], reload, layer_page_tables=tables(position, position + 1))
+    driver.close()
+    assert driver.rows[slot].tokens[length:] == expected[4]
 
 
 @pytest.mark.parametrize("sampled", [True, False])

@@ -7,14 +7,18 @@ logits that the model's own eager attention gives.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
 import numpy as np
+import structlog
 import torch
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import logging as transformers_logging
 
 from .attention_math import one_sequence
 from .kv_cache import LayerHeads, PagedKVCache
@@ -34,6 +38,9 @@ _PROBE_PREFILL = 4
 _BLOCK = 2
 # Share of the logits' range by which the paged run may differ from the model's own (rounding of the dtype).
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+
+
+log = structlog.get_logger(__name__)
 
 
 class CheckpointError(ValueError):
@@ -98,10 +105,12 @@ def load_model(hf_config: Any, *, dtype: torch.dtype | None = None) -> LoadedMod
     name = model_class.__name__
     _refuse_by_class(model_class)
     chosen = dtype or _dtype_of(hf_config)
+    began = time.monotonic()
     try:
-        module = model_class.from_pretrained(
-            path, config=config, dtype=chosen, attn_implementation=register_paged_attention()
-        )
+        with _no_progress_bars():
+            module = model_class.from_pretrained(
+                path, config=config, dtype=chosen, attn_implementation=register_paged_attention()
+            )
     except OSError as error:
         first = str(error).splitlines()[0]
         raise CheckpointError(
@@ -110,12 +119,31 @@ def load_model(hf_config: Any, *, dtype: torch.dtype | None = None) -> LoadedMod
     module.eval()
     text = config.get_text_config()
     layers = _probe(name, module, int(text.num_hidden_layers), int(text.vocab_size), chosen)
+    log.info(
+        "model_loaded",
+        model=name,
+        layers=len(layers),
+        dtype=str(chosen).removeprefix("torch."),
+        seconds=round(time.monotonic() - began, 1),
+    )
     return LoadedModel(name=name, module=module, layers=layers, vocab_size=int(text.vocab_size), dtype=chosen)
 
 
 def load_config(path: str) -> Any:
     """The HF config of a checkpoint folder, for callers that have no vLLM config."""
     return AutoConfig.from_pretrained(path)
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Server logs are no terminal. Puts the setting back as it was."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def _dtype_of(hf_config: Any) -> torch.dtype:
