@@ -15,6 +15,7 @@ from ...adapters.vllm.tenstorrent.config import ResolvedConfig
 from ...adapters.vllm.tenstorrent.registry import load_class
 from ...adapters.vllm.tenstorrent.worker import TTWorker
 from ...domain.selection import Device
+from ...domain.tt_options import TraceMode
 from ...ports.generator import Generator
 from ...ports.mesh import Mesh
 from ...ports.telemetry import Telemetry
@@ -29,7 +30,9 @@ class Worker(TTWorker):
         if config.device is Device.EMULATED:
             from ...adapters.emulator.mesh.device import open_emulated_mesh
 
-            return open_emulated_mesh(config.topology.mesh, available=EMULATED_CHIPS)
+            return open_emulated_mesh(
+                config.topology.mesh, available=EMULATED_CHIPS, seed=self.model_config.seed, environment=os.environ
+            )
         raise NotImplementedError(
             "opening a real mesh is not bound yet; serve on the emulated one with STEPSHAPE_TT_DEVICE=emulated"
         )
@@ -44,7 +47,14 @@ class Worker(TTWorker):
             tt_data_parallel=config.topology.lanes,
             optimizations=None if config.options.optimizations is None else config.options.optimizations.value,
         )
-        return ContractGenerator(model, mesh, config.capabilities)
+        mode = config.options.trace_mode
+        return ContractGenerator(
+            model,
+            mesh,
+            config.capabilities,
+            trace_prefill=mode is TraceMode.ALL,
+            trace_decode=mode is not TraceMode.NONE,
+        )
 
     def kv_cache_spec(self, config: ResolvedConfig) -> dict[str, KVCacheSpec] | None:
         hook = getattr(load_class(config.model_class), "get_kv_cache_spec", None)
