@@ -13,7 +13,7 @@ from .checkpoint import LoadedModel, load_model
 from .device import EmulatedMesh
 from .kv_cache import PagedKVCache
 from .outputs import DeviceOutput, HostCopy, HostOutput
-from .program import DeviceProgram, StepResult
+from .program import DeviceProgram
 from .rules import Rule, RuleBroken
 from .sampler import MAX_CANDIDATES, RowSampling
 from .shapes import ProgramCache, Shape, padded_length, prefill_lengths
@@ -270,6 +270,3 @@ def _rows(logits_rows: Sequence[int] | None, rows: int) -> tuple[int, ...] | Non
     if any(not 0 <= row < rows for row in logits_rows):
         raise RuleBroken(Rule.INPUT_SHAPE, f"logits of rows {list(logits_rows)} of {rows}")
     return tuple(logits_rows)
-
-
-__all__ = ["EmulatedModel", "EmulatedModelError", "StepResult", "copied", "process_output", "read_output"]
