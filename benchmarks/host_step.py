@@ -145,7 +145,7 @@ def busy_table(folder: Path) -> None:
     for lanes, rows in ((4, 8), (4, 32), (4, 64)):
         total = lanes * rows
         bench = ours(folder, lanes=lanes, rows=rows, worker=TenMillisecondWorker)
-        mesh = bench.core.model_executor.driver_worker.worker._mesh  # type: ignore[attr-defined]
+        mesh = bench.core.model_executor.driver_worker.worker._mesh
         requests = 3 * total
         for _ in range(requests):
             bench.add(512, 128)
