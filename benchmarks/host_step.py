@@ -1,6 +1,6 @@
 """Host time of a step, with no device in the way. ``make bench`` runs it.
 
-Printed, for several shapes: milliseconds of a steady decode step of the whole in-process engine (schedule, run, update),
+Printed for several shapes: milliseconds of a steady decode step of the whole in-process engine (schedule, run, update),
 beside vLLM's own scheduler with the same rows before a worker that only answers, measured in turns in the same run
 (machines are noisy; a ratio of two medians taken side by side is not); what one prefill among decodes costs extra; what
 one ``min_p`` request among 32 costs; and how busy a device of 10 ms a step is kept while requests queue.
