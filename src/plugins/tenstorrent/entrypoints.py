@@ -39,10 +39,15 @@ def platform_plugin() -> str | None:
 
 
 def register() -> None:
-    """Register our models with vLLM; nothing where the platform is not selected. Called in every vLLM process."""
+    """Register our models with vLLM and join its log; nothing where the platform is not selected. Called in every
+    vLLM process."""
     chosen = selection()
     if chosen.device is None or chosen.problem is not None:
         return
+    from ...adapters.telemetry.logs import join_vllm_logs
+    from ...adapters.vllm.releases.closing_log import expect_the_end
     from .host import register_models
 
+    join_vllm_logs()
+    expect_the_end()
     register_models()
