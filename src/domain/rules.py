@@ -16,7 +16,7 @@ from .tt_options import TraceMode, TTOptions
 
 MAX_LOGPROBS = 20
 """Log-probabilities a request may ask for: the OpenAI limit, below the 32 candidates a device yields (contract 1.4)."""
-SHUTDOWN_SECONDS = 5
+SHUTDOWN_SECONDS = 10
 """Grace for the engine to close its device where the user names none; at 0 vLLM kills it at once."""
 BLOCK_SIZE = 64
 """Tokens a KV block where the user names none (contract 1.9)."""

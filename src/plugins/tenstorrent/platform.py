@@ -5,6 +5,7 @@ inside the hooks only.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,7 @@ class TTPlatform(Platform):
     def pre_register_and_update(cls, parser: FlexibleArgumentParser | None = None) -> None:
         """Refuse what the environment alone decides, pin the V1 scheduling contract (1.3), and set our defaults on the
         command line: one API server, since lanes are folded into one engine, and the rows of a device batch."""
-        from ...adapters.vllm.releases.triton import quiet_exit
+        from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
         from .host import read_host
 
         problems = read_host().refusals()
@@ -106,16 +107,21 @@ class TTPlatform(Platform):
             raise ConfigurationError(problems)
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         if parser is not None:
+            quick_exit()
             quiet_exit()
             parser.set_defaults(api_server_count=1, max_num_seqs=DEFAULT_ROWS)
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
+        from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
         from ...adapters.vllm.tenstorrent.config import check_and_update
         from . import last_config
         from .host import read_host
 
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+        if multiprocessing.parent_process() is not None:  # the engine's own process, where the hook runs once more
+            quick_exit()
+            quiet_exit()
         if check_and_update(vllm_config, read_host()) is not None:
             last_config.keep(vllm_config)
 
