@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,11 @@ class Worker(TTWorker):
 
     def build_generator(self, config: ResolvedConfig, mesh: Mesh) -> Generator[torch.Tensor]:
         model_class: Any = load_class(config.model_class)
+        # A model takes its dtype from the config it is given; --dtype is vLLM's, and vLLM keeps it beside that config.
+        hf_config = copy.copy(self.model_config.hf_config)
+        hf_config.dtype = self.model_config.dtype
         model = model_class.initialize_vllm_model(
-            self.model_config.hf_config,
+            hf_config,
             mesh.handle,
             config.topology.capacity,
             max_seq_len=self.model_config.max_model_len,
