@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import logging
 import os
 import sys
 
@@ -25,42 +24,17 @@ def quick_exit() -> None:
 
 
 def quiet_exit() -> None:
-    """Say nothing but vLLM's own lines at the end of a server's process. Calling it again changes nothing.
+    """Close standard error when this process has run everything of its own, if libtriton is loaded by then. Calling
+    it again changes nothing.
 
     For processes that are all vLLM's: what a program registered with ``atexit`` before this call runs after it,
     unheard.
     """
     atexit.unregister(_close_standard_error)
     atexit.register(_close_standard_error)
-    for name in _ENDING_LOGGERS:
-        # A logger holds an equal filter once.
-        logging.getLogger(name).addFilter(_ENDING)
-
-
-class EndingFilter(logging.Filter):
-    """Drops the report of an engine that "died" because it was told to.
-
-    0.33: the front end closes its sockets before it cancels the task that reads them, and that task then logs an
-    EngineDeadError with its traceback, more often than not. Before the shutdown line every record passes.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ending = False
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.getMessage().startswith("[shutdown] API server"):
-            self._ending = True
-        kind = record.exc_info[0] if record.exc_info else None
-        return not (self._ending and kind is not None and kind.__name__ == "EngineDeadError")
-
-
-_ENDING = EndingFilter()
-_ENDING_LOGGERS = ("vllm.entrypoints.launchers.launcher", "vllm.v1.engine.async_llm")
 
 
 def _close_standard_error() -> None:
-    """The process has run everything of its own; libtriton's report comes after."""
     if "triton._C.libtriton" not in sys.modules:
         return
     sys.stderr.flush()
