@@ -34,8 +34,21 @@ class Worker(TTWorker):
             return open_emulated_mesh(
                 config.topology.mesh, available=EMULATED_CHIPS, seed=self.model_config.seed, environment=os.environ
             )
-        raise NotImplementedError(
-            "opening a real mesh is not bound yet; serve on the emulated one with STEPSHAPE_TT_DEVICE=emulated"
+        from ...adapters.ttnn.mesh import MeshSettings, open_mesh
+
+        options, capabilities = config.options, config.capabilities
+        return open_mesh(
+            MeshSettings(
+                shape=config.topology.mesh,
+                fabric_config=options.fabric_config,
+                fabric_reliability_mode=options.fabric_reliability_mode,
+                model_fabric=capabilities.fabric_config,
+                dispatch_core_axis=options.dispatch_core_axis,
+                trace_region_size=0 if options.trace_mode is TraceMode.NONE else options.trace_region_size,
+                worker_l1_size=options.worker_l1_size or 0,
+                l1_small_size=options.l1_small_size or 0,
+                num_command_queues=capabilities.num_command_queues,
+            )
         )
 
     def build_generator(self, config: ResolvedConfig, mesh: Mesh) -> Generator[torch.Tensor]:
