@@ -95,19 +95,7 @@ class ConfigFacts:
 
 def launch_refusals(facts: ConfigFacts) -> tuple[str, ...]:
     """A sentence for each thing that is asked for and cannot be had, whatever the model. Empty: none."""
-    problems: list[str] = []
-    sizes = (
-        ("tensor_parallel_size", facts.tensor_parallel_size, "a model spans the chips of its mesh by itself"),
-        ("pipeline_parallel_size", facts.pipeline_parallel_size, "a model spans the chips of its mesh by itself"),
-        ("prefill_context_parallel_size", facts.prefill_context_parallel_size, "a prefill runs on one lane"),
-        ("decode_context_parallel_size", facts.decode_context_parallel_size, "a lane holds its whole KV cache"),
-    )
-    for name, size, why in sizes:
-        if size != 1:
-            problems.append(
-                f"{name}={size} is not supported on a Tenstorrent mesh, {why}; use 1 and choose the mesh with "
-                "MESH_DEVICE"
-            )
+    problems = list(parallel_refusals(facts))
     if facts.nnodes > 1 or facts.node_rank > 0:
         problems.append(
             "multi-host launch is not supported yet; leave --nnodes and --node-rank out and serve from one host"
@@ -130,6 +118,24 @@ def launch_refusals(facts: ConfigFacts) -> tuple[str, ...]:
     if facts.encoder_decoder:
         problems.append("encoder-decoder models are not supported on a Tenstorrent mesh; serve a decoder-only model")
     problems.extend(environment_refusals(rust_frontend=facts.rust_frontend, v2_model_runner=facts.v2_model_runner))
+    return tuple(problems)
+
+
+def parallel_refusals(facts: ConfigFacts) -> tuple[str, ...]:
+    """The sizes of parallelism that a mesh does not take from vLLM."""
+    problems: list[str] = []
+    sizes = (
+        ("tensor_parallel_size", facts.tensor_parallel_size, "a model spans the chips of its mesh by itself"),
+        ("pipeline_parallel_size", facts.pipeline_parallel_size, "a model spans the chips of its mesh by itself"),
+        ("prefill_context_parallel_size", facts.prefill_context_parallel_size, "a prefill runs on one lane"),
+        ("decode_context_parallel_size", facts.decode_context_parallel_size, "a lane holds its whole KV cache"),
+    )
+    for name, size, why in sizes:
+        if size != 1:
+            problems.append(
+                f"{name}={size} is not supported on a Tenstorrent mesh, {why}; use 1 and choose the mesh with "
+                "MESH_DEVICE"
+            )
     return tuple(problems)
 
 

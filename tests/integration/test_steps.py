@@ -141,7 +141,7 @@ def test_a_cached_head_of_line_does_not_block_those_behind_it(checkpoint: Path) 
 
 @pytest.mark.parametrize("on_device", [True, False])
 def test_a_seeded_stream_is_the_same_in_any_company(checkpoint: Path, on_device: bool) -> None:
-    """17 and 18: alone, among others of uneven length, and after a preemption; unseeded users on the same rows differ."""
+    """17 and 18: alone, among others of uneven length, after a preemption; unseeded users on the same rows differ."""
     from vllm import SamplingParams
 
     def random_params(seed: int | None, n: int = 20) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -98,9 +99,11 @@ class TTPlatform(Platform):
         """Refuse what the environment alone decides, pin the V1 scheduling contract (1.3), and set our defaults on the
         command line: one API server, since lanes are folded into one engine, and the rows of a device batch."""
         from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
-        from .host import read_host
+        from .host import command_line_refusals, read_host
 
         problems = read_host().refusals()
+        if parser is not None:
+            problems += command_line_refusals(sys.argv[1:])
         if problems:
             if parser is not None:
                 parser.error("; ".join(problems))
