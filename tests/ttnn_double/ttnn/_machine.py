@@ -28,6 +28,8 @@ class Machine:
     """as with TT_METAL_SLOW_DISPATCH_MODE: no traces"""
     eager: tuple[int, ...] = (1,)
     """queues that run a command as soon as nothing holds it; the others run it when somebody waits for it"""
+    ignores_waits: bool = False
+    """``wait_for_event`` does nothing: what then still works was never ordered by it"""
     fail: dict[str, str] = field(default_factory=dict)
     """call name to what it says when it fails"""
     hang: dict[str, float] = field(default_factory=dict)
