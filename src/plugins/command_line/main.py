@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ... import __version__
@@ -24,7 +24,23 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--runs", type=Path, default=Path("runs"), help="where the server's log and report go")
     demo.add_argument("--port", type=int, help="of the server; a free one where it is left out")
     demo.add_argument("--serve-only", action="store_true", help="no chats: leave the server in the foreground")
+    doctor = commands.add_parser("doctor", help="say what of a Tenstorrent set-up is here, and mend what is not")
+    doctor.add_argument("--environment-only", action="store_true", help="do not look at the device")
+    bringup = commands.add_parser("bringup", help="run the reference model on the mesh and check every token")
+    bringup.add_argument("--tokens", type=_at_least(2), default=64, help="a row (64)")
+    bringup.add_argument("--rows", type=_at_least(1), default=8, help="a lane (8)")
+    bringup.add_argument("--lanes", type=_at_least(1), default=1, help="submeshes, of whole columns (1)")
+    bringup.add_argument("--tt", default="{}", metavar="JSON", help="options as in --additional-config's tt section")
     return top
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
+        return int(text)
+
+    return number
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,6 +50,14 @@ def run(options: argparse.Namespace) -> int:
         from .model import smollm2
 
         return smollm2(options.folder)
+    if options.command == "doctor":
+        from .doctor import doctor
+
+        return doctor(look_at_device=not options.environment_only)
+    if options.command == "bringup":
+        from .bringup import bringup
+
+        return bringup(options)
     from .demo import demo, serve
 
     if options.serve_only:
@@ -42,14 +66,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status: 0 done, 1 refused with a sentence, 130 interrupted."""
+    """Run the command; return its exit status: 0 done, 1 refused with a sentence, 2 no device, 130 interrupted."""
     options = parser().parse_args(arguments)
     try:
         return run(options)
     except ModuleNotFoundError as absent:
         if (absent.name or "stepshape").partition(".")[0] == "stepshape":
             raise
-        extra = "models" if options.command == "model" else "demo"
+        extra = {"model": "models", "demo": "demo"}.get(options.command, "vllm")
         print(
             f"stepshape: the package {absent.name} is missing; run: pip install 'stepshape[{extra}]'", file=sys.stderr
         )

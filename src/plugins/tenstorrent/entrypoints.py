@@ -26,8 +26,18 @@ def present_chips() -> int:
 
 def selection() -> Selection:
     """Which device this process serves on, from the environment and the machine."""
-    real = importlib.util.find_spec("ttnn") is not None and present_chips() > 0
-    return select_mesh(os.environ, real)
+    return select_mesh(os.environ, has_ttnn() and (present_chips() > 0 or simulator() is not None))
+
+
+def has_ttnn() -> bool:
+    """Whether ttnn is installed; nothing of it is imported. A folder of that name without code is not ttnn."""
+    spec = importlib.util.find_spec("ttnn")
+    return spec is not None and spec.origin is not None
+
+
+def simulator() -> str | None:
+    """tt-metal's simulator, which stands in for the chips, where the environment names one."""
+    return os.environ.get("TT_METAL_SIMULATOR", "").strip() or None
 
 
 def platform_plugin() -> str | None:

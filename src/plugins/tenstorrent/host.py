@@ -13,7 +13,8 @@ from ...domain.launch_words import launch_words, missing_checkpoint
 from ...domain.model_table import EmulatedClasses
 from ...domain.rules import ConfigFacts, parallel_refusals
 from ...domain.selection import Device
-from .entrypoints import present_chips, selection
+from .chips import count_chips
+from .entrypoints import selection
 
 EMULATED_CHIPS = 32
 """Chips of the emulated machine: a Galaxy."""
@@ -33,7 +34,7 @@ def read_host() -> Host:
     return Host(
         device=device,
         problem=chosen.problem,
-        chips=EMULATED_CHIPS if device is Device.EMULATED else present_chips(),
+        chips=(lambda: EMULATED_CHIPS) if device is Device.EMULATED else count_chips,
         environment=dict(os.environ),
         registrar=ModelRegistrar(device, EMULATED_CLASSES, dict(os.environ), read_bundles(_extra_models())),
         worker=WORKER,
