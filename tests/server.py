@@ -84,11 +84,11 @@ class ServerUnderTest:
 def serving(
     checkpoint: Path, log: Path, *flags: str, environment: dict[str, str] | None = None
 ) -> Iterator[ServerUnderTest]:
-    """The Galaxy of the demo with ``checkpoint``, in float32 so that text is comparable; ``flags`` come after the
-    demo's, so they win. Killed at the end if the test has not stopped it."""
+    """The Galaxy of the demo with ``checkpoint``; ``flags`` come after the demo's, so they win. Killed at the end if
+    the test has not stopped it."""
     port = free_port()
     server = VllmServer(
-        command_line(checkpoint, port=port, name=MODEL, flags=[*GALAXY_FLAGS, "--dtype", "float32", *flags]),
+        command_line(checkpoint, port=port, name=MODEL, flags=[*GALAXY_FLAGS, *flags]),
         port=port,
         log=log,
         environment={**GALAXY_ENVIRONMENT, "OMP_NUM_THREADS": "1", **(environment or {})},

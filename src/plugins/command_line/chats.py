@@ -8,8 +8,10 @@ from typing import Any
 
 import attrs
 
-TOKENS = 32
+TOKENS = 40
 """Tokens of an answer, at most, where a chat says nothing else."""
+FEW = 12
+"""Where the host chooses the tokens: while it does, no step overlaps the one before."""
 
 _CITY = {
     "type": "object",
@@ -53,7 +55,7 @@ SCHEMA = Chat(
 LOGPROBS = Chat(
     asked="logprobs=5",
     text="Name a colour of the rainbow.",
-    options={"temperature": 0.0, "logprobs": True, "top_logprobs": 5},
+    options={"temperature": 0.0, "logprobs": True, "top_logprobs": 5, "max_tokens": FEW},
 )
 SEEDED = Chat(
     asked="seed 7, top_k 20",
@@ -68,7 +70,7 @@ CHATS: tuple[Chat, ...] = (
     Chat(
         asked="min_p 0.1",
         text="Invent a name for a small boat.",
-        options={"temperature": 0.8},
+        options={"temperature": 0.8, "max_tokens": FEW},
         extra={"min_p": 0.1},
     ),
     LOGPROBS,

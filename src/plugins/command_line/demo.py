@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import openai
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -180,7 +181,7 @@ async def _stream(client: openai.AsyncOpenAI, chat: Chat) -> Answer:
 
 
 def _answer_table(answers: dict[int, Answer]) -> Table:
-    table = Table(show_edge=False, pad_edge=False)
+    table = Table(box=SIMPLE, pad_edge=False)
     for column in ("asked", "message", "answer"):
         table.add_column(column, overflow="fold")
     table.add_column("end", justify="right")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.table import Table
 
 
 def step_table(report: Mapping[str, Any]) -> Table:
     """``report``: as :class:`stepshape.domain.step_counts.StepCounts` sums it up."""
-    table = Table(title="What the mesh did", title_justify="left", show_edge=False, pad_edge=False)
+    table = Table(title="What the mesh did", title_justify="left", box=SIMPLE, pad_edge=False)
     table.add_column("", style="bold")
     table.add_column("what")
     table.add_column("count", justify="right")

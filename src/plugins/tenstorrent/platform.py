@@ -14,6 +14,7 @@ import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from ...domain.rules import ConfigurationError
+from ...domain.selection import Device
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -39,6 +40,18 @@ class TTPlatform(Platform):
     def uses_host_device_handling(self) -> bool:
         """torch has no device named tt."""
         return True
+
+    @property
+    def supported_dtypes(self) -> list[torch.dtype]:
+        """The first one is what a float32 checkpoint is served in where ``--dtype`` is left out.
+
+        The emulator computes in float32; with a KV cache in bfloat16 its rounding makes a text depend on what else is
+        in the batch, and two requests with one seed may differ.
+        """
+        from .host import read_host
+
+        usual: list[torch.dtype] = super().supported_dtypes
+        return sorted(usual, key=lambda d: d is not torch.float32) if read_host().device is Device.EMULATED else usual
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:
