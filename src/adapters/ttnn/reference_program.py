@@ -39,13 +39,13 @@ class DeviceTables:
 
     def put(self, values: torch.Tensor, layout: ttnn.Layout) -> ttnn.Tensor:
         """``values`` (float32: as bfloat16; int32: as uint32) on every chip."""
-        return ttnn.from_torch(
-            values, _dtype(values), layout=layout, device=self.device, mesh_mapper=self._everywhere
-        )
+        own, dtype = _as_the_device_has_it(values)
+        return ttnn.from_torch(own, dtype, layout=layout, device=self.device, mesh_mapper=self._everywhere)
 
     def host(self, values: torch.Tensor) -> ttnn.Tensor:
         """int32 ``values`` on the host, one copy a chip, ready to be written over a device tensor."""
-        return ttnn.from_torch(values, _dtype(values), layout=ttnn.ROW_MAJOR_LAYOUT, mesh_mapper=self._everywhere)
+        own, dtype = _as_the_device_has_it(values)
+        return ttnn.from_torch(own, dtype, layout=ttnn.ROW_MAJOR_LAYOUT, mesh_mapper=self._everywhere)
 
 
 class ReferenceProgram:
@@ -174,5 +174,8 @@ def _row_major(tensor: ttnn.Tensor) -> ttnn.Tensor:
     return ttnn.to_layout(tensor, ttnn.ROW_MAJOR_LAYOUT)
 
 
-def _dtype(values: torch.Tensor) -> ttnn.DataType:
-    return ttnn.bfloat16 if values.dtype == torch.float32 else ttnn.uint32
+def _as_the_device_has_it(values: torch.Tensor) -> tuple[torch.Tensor, ttnn.DataType]:
+    """Converted here: ttnn converts on the device, with a kernel, and a kernel more is a thing more that may fail."""
+    if values.dtype == torch.float32:
+        return values.to(torch.bfloat16), ttnn.bfloat16
+    return values.to(torch.uint32), ttnn.uint32

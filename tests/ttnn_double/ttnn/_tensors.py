@@ -109,14 +109,14 @@ def from_torch(
     mesh_mapper: CppTensorToMesh | None = None,
 ) -> Tensor:
     machine().call("from_torch")
-    if dtype is uint32:
+    import torch
+
+    if (dtype, tensor.dtype) == (uint32, torch.uint32):
         values = tensor.numpy().astype(np.int64)
-        if values.min(initial=0) < 0:
-            raise fatal("a negative number has no uint32")
-    elif dtype is bfloat16:
-        values = _rounded(tensor.numpy())
+    elif (dtype, tensor.dtype) == (bfloat16, torch.bfloat16):
+        values = tensor.float().numpy()
     else:
-        raise fatal(f"the double makes no {dtype}")
+        raise fatal(f"the double converts no {tensor.dtype} to {dtype}")
     copies = 1 if mesh_mapper is None else mesh_mapper.copies
     if device is not None:
         device.require_open()
@@ -136,8 +136,9 @@ def to_torch(tensor: Tensor) -> torch.Tensor:
         raise fatal(f"the tensor has {tensor.copies} shards and no mesh_composer says how they go together")
     if tensor.values is None:
         raise fatal("the tensor was read before the event of its reading: the memory holds anything")
-    values = torch.from_numpy(tensor.values.copy())
-    return values.to(torch.bfloat16) if tensor.dtype is bfloat16 else values.to(torch.int32)
+    if tensor.dtype is bfloat16:
+        return torch.from_numpy(tensor.values.copy()).to(torch.bfloat16)
+    return torch.from_numpy(tensor.values.astype(np.uint32))
 
 
 def from_device(tensor: Tensor, blocking: bool = True, *, queue_id: int | None = None) -> Tensor:
