@@ -35,6 +35,8 @@ def on_n300(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
                 "TT_METAL_CACHE": str(cache),
                 "TT_METAL_DISABLE_BACKTRACE": "1",
             },
+            # ttnn leaves reports where it runs.
+            cwd=cache,
             capture_output=True,
             text=True,
             check=False,

@@ -111,9 +111,9 @@ def from_torch(
     machine().call("from_torch")
     import torch
 
-    if (dtype, tensor.dtype) == (uint32, torch.uint32):
+    if dtype is uint32 and tensor.dtype is torch.uint32:
         values = tensor.numpy().astype(np.int64)
-    elif (dtype, tensor.dtype) == (bfloat16, torch.bfloat16):
+    elif dtype is bfloat16 and tensor.dtype is torch.bfloat16:
         values = tensor.float().numpy()
     else:
         raise fatal(f"the double converts no {tensor.dtype} to {dtype}")
