@@ -124,7 +124,9 @@ class AttentionShapes:
     def for_pool(self, pages: int) -> AttentionShapes:
         """The same shapes where no kernel gathers as many rows as its source has, with a pool of ``pages`` pages: such
         a gather faults on the device (spyre contract 6, check 8)."""
-        rectangles = {pages // rows for rows in self.sequences.sizes if pages % rows == 0}
+        rectangles: set[int] = set()
+        if self.decode is DecodeForm.RECTANGULAR:
+            rectangles = {1, *(pages // rows for rows in self.sequences.sizes if pages % rows == 0)}
         return attrs.evolve(
             self,
             blocks=self.blocks.avoiding({pages, *rectangles}),
