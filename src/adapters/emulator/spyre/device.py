@@ -1,0 +1,137 @@
+"""Brings the emulated card into this process: build, registration, switches."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+import attrs
+import torch
+from torch.utils.backend_registration import rename_privateuse1_backend
+
+from ....domain.spyre_limits import LimitBroken, limit_named
+from .build import ShimError, built_shim
+from .checks import eager_call
+from .coverage import EXACT
+from .device_module import device_module
+
+NAME = "spyre"
+CARDS = "STEPSHAPE_SPYRE_CARDS"
+"""Cards of this host; unset: 1."""
+ROUNDING = "STEPSHAPE_SPYRE_ROUNDING"
+"""``off``: float16 results keep float32 precision."""
+FILL = "STEPSHAPE_SPYRE_FILL"
+"""Byte that fresh memory is filled with, or ``none``; unset: 0xff, which is NaN in every float."""
+MEMORY_BYTES = 128 << 30
+"""Memory of a card, where the host has twice as much: the emulated card keeps four bytes for each float16."""
+
+
+@attrs.define
+class _Loaded:
+    shim: ModuleType | None = None
+
+
+_LOADED = _Loaded()
+"""One device a process: torch has one name for a device of its own and lets nobody give it back."""
+
+
+def load() -> ModuleType:
+    """Register the device ``spyre``, built first if this is the first use; return the shim. Calling again does nothing.
+
+    Raises :class:`ShimError` where the build fails or the process already has a Spyre device or another one.
+    """
+    if _LOADED.shim is not None:
+        return _LOADED.shim
+    taken = torch._C._get_privateuse1_backend_name()
+    if "torch_spyre" in sys.modules or taken not in ("privateuseone", NAME):
+        other = "torch_spyre" if "torch_spyre" in sys.modules else taken
+        raise ShimError(
+            f"{other} is already this process's device and an emulated Spyre card cannot stand beside it; unset "
+            "STEPSHAPE_SPYRE_DEVICE to use the real one, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0"
+        )
+    shim = built_shim()
+    rename_privateuse1_backend(NAME)
+    shim.register(
+        _cards(), min(MEMORY_BYTES, _host_bytes() // 2), sorted(f"aten::{name}" for name in _both_forms(EXACT))
+    )
+    register: Any = torch._register_device_module
+    register(NAME, device_module(shim))
+    shim.set_checker(_check, _refuse)
+    _LOADED.shim = shim
+    set_rounding(_rounding_asked())
+    set_fill(_fill_asked())
+    return shim
+
+
+def loaded_shim() -> ModuleType:
+    """The shim, once loaded. Raises RuntimeError before."""
+    if _LOADED.shim is None:
+        raise RuntimeError(
+            "the emulated Spyre device is not loaded; call stepshape.adapters.emulator.spyre.load() first"
+        )
+    return _LOADED.shim
+
+
+def is_loaded() -> bool:
+    return _LOADED.shim is not None
+
+
+def set_rounding(on: bool) -> None:
+    """Whether float16 and bfloat16 results are rounded to their type; off: float32 throughout."""
+    loaded_shim().set_rounding(on)
+
+
+def rounding() -> bool:
+    return bool(loaded_shim().rounding())
+
+
+def set_fill(byte: int | None) -> None:
+    """What fresh memory is filled with, 0 to 255; None leaves it as it comes."""
+    if byte is not None and not 0 <= byte <= 255:
+        raise ValueError(f"a fill of {byte} is no byte; use 0 to 255, or None for no fill")
+    loaded_shim().set_fill(-1 if byte is None else byte)
+
+
+def _check(name: str, overload: str, arguments: list[object]) -> int:
+    return int(eager_call(name, overload, arguments, rounding=rounding()))
+
+
+def _refuse(rule: str, detail: str) -> None:
+    raise LimitBroken(limit_named(rule), detail)
+
+
+def _both_forms(names: frozenset[str]) -> set[str]:
+    return {form for name in names for form in (name, f"{name}_")}
+
+
+def _cards() -> int:
+    text = os.environ.get(CARDS, "").strip() or "1"
+    if not text.isdecimal() or not 1 <= int(text) <= 64:
+        raise ShimError(f"{CARDS}={text!r} is no number of cards; use 1 to 64")
+    return int(text)
+
+
+def _rounding_asked() -> bool:
+    text = os.environ.get(ROUNDING, "").strip() or "on"
+    if text not in ("on", "off"):
+        raise ShimError(f"{ROUNDING}={text!r} is not understood; use on or off")
+    return text == "on"
+
+
+def _fill_asked() -> int | None:
+    text = os.environ.get(FILL, "").strip() or "0xff"
+    if text == "none":
+        return None
+    try:
+        byte = int(text, 0)
+    except ValueError:
+        byte = -1
+    if not 0 <= byte <= 255:
+        raise ShimError(f"{FILL}={text!r} is no byte; use 0 to 255, 0x00 to 0xff, or none")
+    return byte
+
+
+def _host_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,19 @@
+// Runs any operator of the card on the CPU, over the same memory.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <string>
+#include <vector>
+
+namespace stepshape {
+
+// Operators that only move or choose elements: their results need no rounding. By name without overload.
+void set_exact_operators(const std::vector<std::string>& names);
+// The boxed kernel of every operator without one of its own.
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// A tensor of the card with these contents; 16-bit floats are given as the floats they are computed in.
+at::Tensor to_device(const at::Tensor& cpu, c10::ScalarType type, c10::Device device);
+
+}  // namespace stepshape
