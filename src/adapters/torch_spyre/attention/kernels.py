@@ -1,11 +1,14 @@
 """The attention kernels, token-major, with static shapes. Functions of tensors and plain numbers, compiled by shape.
 
-Every kernel here keeps three rules.
+Every kernel here keeps four rules.
 * What is not attended to cannot matter, whatever bits it holds: scores are SELECTED by bounds, never only added to (a
   NaN survives any mask that is added), and values are selected too (0 x NaN is NaN). Spyre contract 8.34.
 * Pages and rows are gathered by whole index tensors with `index_select`; subscripting widens int32 (contract 3.4).
 * A sequence's bits depend on its own data and on the bucket shapes alone, not on its place in the batch: every sum
   that crosses entries runs over places counted from the sequence's own start, and maxima do not care for order.
+
+* Nothing is copied only to change its order: `clone` exists inside compiled graphs alone. Heads come to the front by
+  gathering from a permuted view, which lands contiguous.
 
 Shapes: R staging rows, Hq query heads = KV heads x G, D head size, NB pages of bs slots. Matrix products run in the
 tensors' own type (fp16): the device multiplies no fp32 matrices.
@@ -70,16 +73,15 @@ def sequence_attention(
     queries, heads = rows.shape[0], staging.shape[1]
     group = heads // kv_heads
     blocks = max(1, CHUNK_TOKENS // block_size)
-    query = staging.index_select(0, rows).view(queries, kv_heads, group, size)
-    query = query.permute(1, 2, 0, 3).reshape(kv_heads, group * queries, size)
-    keys = k_pages.index_select(0, pages)
-    values = v_pages.index_select(0, pages)
+    query = staging.view(-1, kv_heads, group, size).permute(1, 2, 0, 3).index_select(2, rows)
+    query = query.view(kv_heads, group * queries, size)
+    keys = k_pages.permute(2, 0, 1, 3).index_select(1, pages)
+    values = v_pages.permute(2, 0, 1, 3).index_select(1, pages)
     best = total = result = None
     for chunk, start in enumerate(range(0, pages.shape[0], blocks)):
-        k = keys[start : start + blocks]
-        tokens = k.shape[0] * block_size
-        k = k.reshape(tokens, kv_heads, size).permute(1, 0, 2)
-        v = values[start : start + blocks].reshape(tokens, kv_heads, size).permute(1, 0, 2)
+        tokens = min(blocks, pages.shape[0] - start) * block_size
+        k = keys[:, start : start + blocks].view(kv_heads, tokens, size)
+        v = values[:, start : start + blocks].view(kv_heads, tokens, size)
         numbers = slot_numbers[:tokens]
         ends = high[chunk, :queries].view(queries, 1)
         starts = None if low is None else low[chunk, :queries].view(queries, 1)
@@ -91,7 +93,7 @@ def sequence_attention(
         if best is not None:
             top = torch.maximum(best, top)
         weights = _within(torch.exp(scores - top), numbers, starts, ends, 0.0)
-        part = torch.matmul(weights.view(kv_heads, group * queries, tokens), v).view(kv_heads, group, queries, size)
+        part = torch.bmm(weights.view(kv_heads, group * queries, tokens), v).view(kv_heads, group, queries, size)
         sums = weights.sum(-1, keepdim=True)
         if best is None or total is None or result is None:
             best, total, result = top, sums, part
@@ -99,8 +101,7 @@ def sequence_attention(
             keep = torch.exp(best - top)
             best, total, result = top, total * keep + sums, result * keep + part
     assert result is not None and total is not None, "a sequence has one block or more"
-    attended = (result / total).permute(2, 0, 1, 3).reshape(queries, heads, size)
-    out.index_copy_(0, rows, attended)
+    out.index_copy_(0, rows, (result / total).view(heads, queries, size).permute(1, 0, 2))
 
 
 def flat_decode(
@@ -198,18 +199,21 @@ def _partials(
     heads = staging.shape[1]
     group = heads // kv_heads
     entries = pages.shape[0]
-    query = staging.index_select(0, rows).index_select(0, owner).view(entries, kv_heads, group, size)
-    k = k_pages.index_select(0, pages).permute(0, 2, 3, 1)
-    v = v_pages.index_select(0, pages).permute(0, 2, 1, 3)
+    query = staging.index_select(0, rows).index_select(0, owner).view(entries * kv_heads, group, size)
+    k = k_pages.permute(0, 2, 1, 3).index_select(0, pages).view(entries * kv_heads, block_size, size)
+    v = v_pages.permute(0, 2, 1, 3).index_select(0, pages)
     numbers = slot_numbers[:block_size]
     ends = high.view(entries, 1, 1, 1)
     starts = None if low is None else low.view(entries, 1, 1, 1)
     v = _within(v, numbers.view(block_size, 1), starts, ends, 0.0)
-    scores = _within(_scores(query, k, scale, soft_cap), numbers, starts, ends, _lowest(query))
+    scores = _scores(query, k.transpose(1, 2), scale, soft_cap).view(entries, kv_heads, group, block_size)
+    scores = _within(scores, numbers, starts, ends, _lowest(query))
     best = scores.amax(-1, keepdim=True)
     weights = _within(torch.exp(scores - best), numbers, starts, ends, 0.0)
     sums = weights.sum(-1, keepdim=True)
-    means = torch.matmul(weights, v) / _not_zero(sums)
+    means = torch.bmm(
+        weights.view(entries * kv_heads, group, block_size), v.view(entries * kv_heads, block_size, size)
+    ).view(entries, kv_heads, group, size) / _not_zero(sums)
     return best.view(entries, heads), sums.view(entries, heads) / block_size, means.view(entries, heads, size)
 
 
@@ -224,7 +228,7 @@ def _within(
 
 
 def _scores(query: torch.Tensor, keys: torch.Tensor, scale: float, soft_cap: float) -> torch.Tensor:
-    scores = torch.matmul(query, keys) * scale
+    scores = torch.bmm(query, keys) * scale
     return torch.tanh(scores / soft_cap) * soft_cap if soft_cap > 0 else scores
 
 
