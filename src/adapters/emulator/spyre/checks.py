@@ -12,7 +12,7 @@ import attrs
 import torch
 
 from ....domain.spyre_limits import LM_HEAD_ALIGN, SPAN_BYTES, SPAN_WAYS, STICK, Limit, LimitBroken
-from .coverage import ALLOCATIONS, BOOKKEEPING, COMPILED_ONLY, EAGER, HOST, MATMULS, VIEWS, Verdict, plain_name
+from .coverage import ALLOCATIONS, BOOKKEEPING, COMPILED_ONLY, EAGER, HOST, MATMULS, VIEWS, Verdict
 
 DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.int32, torch.int64, torch.bool))
 COPIES = frozenset(("_copy_from", "copy"))
@@ -36,6 +36,10 @@ class Call:
     def tensors(self) -> list[torch.Tensor]:
         return list(_tensors(self.arguments))
 
+    def shape(self) -> str:
+        """The card's tensors, as the key of a compile: ``float16[4, 64], int32[4]``."""
+        return ", ".join(shape_text(tensor) for tensor in self.tensors() if on_card(tensor))
+
     def describe(self) -> str:
         shown = ", ".join(describe(tensor) for tensor in self.tensors())
         return f"{self.name}({shown})"
@@ -52,11 +56,15 @@ def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
+def shape_text(tensor: torch.Tensor) -> str:
+    """``float16[4, 64]``."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
 def describe(tensor: torch.Tensor) -> str:
     """``float16[4, 64] on spyre``, with offset where there is one."""
-    dtype = str(tensor.dtype).removeprefix("torch.")
     offset = int(tensor.storage_offset())
-    return f"{dtype}{list(tensor.shape)} on {tensor.device.type}" + (f" at offset {offset}" if offset else "")
+    return f"{shape_text(tensor)} on {tensor.device.type}" + (f" at offset {offset}" if offset else "")
 
 
 def on_card(tensor: torch.Tensor) -> bool:
@@ -218,11 +226,6 @@ CHECKS: tuple[Callable[[Call], None], ...] = (
     gathers,
     dim0_slices,
 )
-
-
-def eager_call(name: str, overload: str, arguments: Sequence[Any], *, rounding: bool) -> Verdict:
-    """Judge one eager call, as the shim reports it: ``aten::add``, ``Tensor``, its arguments."""
-    return judge(Call(plain_name(name), arguments, eager=True, rounding=rounding))
 
 
 def check_collective(operator: str, tensor: torch.Tensor, group_size: int, world_size: int) -> None:

@@ -14,9 +14,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch.fx import GraphModule
 
-from .checks import check_int_offset, check_stick_offset, describe
-from .counters import count_artifact
-from .device import loaded_shim
+from .checks import check_int_offset, check_stick_offset, shape_text
+from .device import loaded_shim, tally
 from .graph_check import check_inputs, check_matmul_dims, check_nodes, check_static
 
 OWN_NAMESPACES = frozenset(("aten", "prims", "prim", "_c10d_functional"))
@@ -30,6 +29,7 @@ class CheckingBackend:
         self.name = name
         self.kernel = kernel
         """what its artifacts are counted under; None: the file and function a graph comes from"""
+        self._kernels: dict[str, CheckingBackend] = {}
 
     def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Check ``graph`` and return it as a function. Raises :class:`LimitBroken` for a rule broken.
@@ -44,12 +44,18 @@ class CheckingBackend:
             check_inputs(inputs, kernel)
             check_matmul_dims(graph)
             for functional in functionalised(graph, inputs):
-                check_nodes(functional)
+                tally().fallbacks.update(check_nodes(functional))
         finally:
             shim.swap_in_graph(before)
-        count_artifact(kernel, shape_of(graph, inputs))
+        tally().artifacts[kernel, shape_of(graph, inputs)] += 1
         run_opaque_outside(graph)
         return executable(graph, inputs, kernel)
+
+    def for_kernel(self, kernel: str) -> CheckingBackend:
+        """The backend under which ``kernel`` counts by its own name: the same object each time."""
+        if kernel not in self._kernels:
+            self._kernels[kernel] = CheckingBackend(self.name, kernel)
+        return self._kernels[kernel]
 
 
 _BACKENDS: dict[str, CheckingBackend] = {}
@@ -92,7 +98,7 @@ def shape_of(graph: GraphModule, inputs: Sequence[Any]) -> str:
     for node, value in zip(placeholders, inputs, strict=False):
         if not isinstance(value, torch.Tensor) or "parameters" in str(node.target):
             continue
-        shown.append(describe(value).replace(" on spyre", ""))
+        shown.append(shape_text(value))
     return ", ".join(shown)
 
 
@@ -147,7 +153,7 @@ def executable(graph: GraphModule, inputs: Sequence[Any], kernel: str) -> Callab
                 check_int_offset(arguments[index], f"input of {kernel}")
                 check_stick_offset(arguments[index], f"input of {kernel}")
             offsets_seen.add(offsets)
-            count_artifact(kernel, f"{shape} at offsets {offsets}")
+            tally().artifacts[kernel, f"{shape} at offsets {offsets}"] += 1
         before = swap(True)
         try:
             return forward(*arguments)

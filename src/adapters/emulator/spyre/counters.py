@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import ModuleType
 
 import attrs
 
-from .device import loaded_shim
-
-_ARTIFACTS: Counter[tuple[str, str]] = Counter()
+from .coverage import plain_name
 
 
 @attrs.frozen(kw_only=True)
 class Counters:
-    """Sums since the process began or since :func:`reset_counters`."""
+    """Sums since the process began or since they were reset."""
 
     artifacts: dict[tuple[str, str], int]
     """graphs compiled, by (kernel, shape of its inputs)"""
-    eager_kernels: dict[str, int]
-    """artifacts of eager operators, by operator: one a signature (dtypes, sizes, strides, offsets, plain arguments)"""
+    eager_kernels: dict[tuple[str, str], int]
+    """artifacts of eager operators, by (operator, shape of its tensors): one for each dtype, size, stride, offset and
+    plain argument"""
     fallbacks: dict[str, int]
-    """calls handed to the host, by operator"""
+    """calls handed to the host, by operator; those of a graph once, when it is compiled"""
     host_to_device: int
     host_to_device_bytes: int
     device_to_host: int
@@ -35,6 +35,7 @@ class Counters:
 
     @property
     def copies(self) -> int:
+        """Copies between host and card, both ways."""
         return self.host_to_device + self.device_to_host
 
     def flat(self) -> dict[str, int]:
@@ -50,17 +51,28 @@ class Counters:
         }
 
 
-def counters() -> Counters:
-    """The counts of this process."""
-    return Counters(artifacts=dict(_ARTIFACTS), **loaded_shim().counts())
+class Tally:
+    """The counts kept in Python; the shim keeps those of calls that Python never sees."""
 
+    def __init__(self) -> None:
+        self.artifacts: Counter[tuple[str, str]] = Counter()
+        self.eager_kernels: Counter[tuple[str, str]] = Counter()
+        self.fallbacks: Counter[str] = Counter()
 
-def reset_counters(*, compiled: bool = False) -> None:
-    """Set every count to 0. ``compiled`` True: also forget which eager signatures have an artifact."""
-    _ARTIFACTS.clear()
-    loaded_shim().reset_counts(compiled)
+    def read(self, shim: ModuleType) -> Counters:
+        counted = shim.counts()
+        fallbacks = Counter(self.fallbacks)
+        for name, calls in counted.pop("fallbacks").items():
+            fallbacks[plain_name(name.partition(".")[0])] += calls
+        return Counters(
+            artifacts=dict(self.artifacts),
+            eager_kernels=dict(self.eager_kernels),
+            fallbacks=dict(fallbacks),
+            **counted,
+        )
 
-
-def count_artifact(kernel: str, shape: str) -> None:
-    """One graph more was compiled."""
-    _ARTIFACTS[kernel, shape] += 1
+    def reset(self, shim: ModuleType, *, compiled: bool) -> None:
+        self.artifacts.clear()
+        self.eager_kernels.clear()
+        self.fallbacks.clear()
+        shim.reset_counts(compiled)

@@ -24,7 +24,8 @@ EAGER = POINTWISE | REDUCTIONS | MATMULS | MOVES
 """One artifact for each signature, eager; inside a graph part of the graph's."""
 
 COMPILED_ONLY = _names("""
-    _to_copy clone contiguous convert_element_type flip gelu index index_add index_copy index_put repeat topk
+    _to_copy clone contiguous convert_element_type flip gelu index index_add index_copy index_put repeat
+    select_scatter slice_scatter topk
 """)
 """Inside graphs only. ``index`` and ``index_copy`` go to the host when eager, and have a rule of their own there."""
 
@@ -63,6 +64,8 @@ class Verdict(enum.IntEnum):
     KERNEL = 0
     FALLBACK = 1
     FREE = 2
+    UNJUDGED = 3
+    """let pass, and asked again next time"""
 
 
 def plain_name(name: str) -> str:

@@ -13,8 +13,9 @@ from torch.utils.backend_registration import rename_privateuse1_backend
 
 from ....domain.spyre_limits import LimitBroken, limit_named
 from .build import ShimError, built_shim
-from .checks import eager_call
-from .coverage import EXACT
+from .checks import Call, judge
+from .counters import Counters, Tally
+from .coverage import EXACT, Verdict, plain_name
 from .device_module import device_module
 
 NAME = "spyre"
@@ -27,10 +28,13 @@ FILL = "STEPSHAPE_SPYRE_FILL"
 MEMORY_BYTES = 128 << 30
 """Memory of a card, where the host has twice as much: the emulated card keeps four bytes for each float16."""
 
+FRAMES_OF_PRINTING = 8
+
 
 @attrs.define
 class _Loaded:
     shim: ModuleType | None = None
+    tally: Tally = attrs.field(factory=Tally)
 
 
 _LOADED = _Loaded()
@@ -94,12 +98,46 @@ def set_fill(byte: int | None) -> None:
     loaded_shim().set_fill(-1 if byte is None else byte)
 
 
-def _check(name: str, overload: str, arguments: list[object]) -> int:
-    return int(eager_call(name, overload, arguments, rounding=rounding()))
+def tally() -> Tally:
+    """Where Python's counts go."""
+    return _LOADED.tally
+
+
+def counters() -> Counters:
+    """What this process made its cards do."""
+    return _LOADED.tally.read(loaded_shim())
+
+
+def reset_counters(*, compiled: bool = False) -> None:
+    """Set every count to 0. ``compiled`` True: also forget which eager signatures have an artifact."""
+    _LOADED.tally.reset(loaded_shim(), compiled=compiled)
+
+
+def _check(name: str, _: str, arguments: list[object]) -> int:
+    if _is_printing():
+        return Verdict.UNJUDGED
+    call = Call(plain_name(name), arguments, eager=True, rounding=rounding())
+    verdict = judge(call)
+    if verdict is Verdict.KERNEL:
+        _LOADED.tally.eager_kernels[call.name, call.shape()] += 1
+    return verdict
+
+
+def _is_printing() -> bool:
+    """True where torch is making a tensor's text: it asks for operators no card has, and every debugger asks for it."""
+    frame = sys._getframe(2)
+    for _ in range(FRAMES_OF_PRINTING):
+        if frame.f_code.co_filename == torch._tensor_str.__file__:
+            return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
 
 
 def _refuse(rule: str, detail: str) -> None:
-    raise LimitBroken(limit_named(rule), detail)
+    if not _is_printing():
+        raise LimitBroken(limit_named(rule), detail)
 
 
 def _both_forms(names: frozenset[str]) -> set[str]:

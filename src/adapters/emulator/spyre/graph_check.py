@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from ....domain.spyre_limits import Limit, LimitBroken
 from .checks import DTYPES, Call, check_int_offset, check_stick_offset, describe, judge, on_card
-from .coverage import plain_name
+from .coverage import Verdict, plain_name
 
 MATMUL_TARGETS = frozenset((torch.matmul, torch.bmm, operator.matmul, torch.Tensor.matmul))
 MATMUL_METHODS = frozenset(("matmul", "__matmul__", "bmm"))
@@ -55,13 +55,19 @@ def check_matmul_dims(graph: GraphModule) -> None:
             raise LimitBroken(Limit.BATCHED_MATMUL_DIMS, f"matmul({', '.join(map(describe, values))})")
 
 
-def check_nodes(graph: GraphModule) -> None:
-    """Hold each operator of a functionalised graph against the rules."""
+def check_nodes(graph: GraphModule) -> list[str]:
+    """Hold each operator of a functionalised graph against the rules; return the names of those the host runs."""
+    on_host = []
     for node in graph.graph.nodes:
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
             call = _call(node, node.target)
-            judge(call)
+            if judge(call) is Verdict.FALLBACK:
+                on_host.append(call.name)
             _check_slice(call, node)
+            for value in _tensors(node.meta.get("val")):
+                if not on_card(value) and value.dim():
+                    raise LimitBroken(Limit.MIXED_DEVICES, f"{call.name} makes {describe(value)} inside a graph")
+    return on_host
 
 
 def _call(node: Node, target: torch._ops.OpOverload) -> Call:

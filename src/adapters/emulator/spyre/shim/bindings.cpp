@@ -73,7 +73,6 @@ py::dict counts_as_dict() {
   const Counts now = counts();
   py::dict all;
   all["fallbacks"] = now.fallbacks;
-  all["eager_kernels"] = now.eager_kernels;
   all["host_to_device"] = now.host_to_device;
   all["host_to_device_bytes"] = now.host_to_device_bytes;
   all["device_to_host"] = now.device_to_host;

@@ -5,8 +5,8 @@
 #include "judge.h"
 #include "memory.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/SmallVector.h>
 
@@ -203,12 +203,23 @@ void set_exact_operators(const std::vector<std::string>& names) {
   all.facts.clear();
 }
 
+at::Tensor empty_card(
+    at::IntArrayRef size, at::IntArrayRef stride, c10::ScalarType type, c10::Device card, bool fill) {
+  c10::impl::VirtualGuardImpl impl(kSpyre);
+  const c10::Device before = impl.exchangeDevice(card);  // the allocator puts memory on the current card
+  const ContentScope content(type, fill);
+  const at::Tensor made = at::detail::empty_strided_generic(
+      size, stride, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type);
+  impl.uncheckedSetDevice(before);
+  return made;
+}
+
 at::Tensor to_device(const at::Tensor& cpu, c10::ScalarType type, c10::Device device) {
   // Dense strides are kept, as the device's own kernel would give them; anything else becomes contiguous.
   const at::Tensor dense = cpu.is_non_overlapping_and_dense() ? cpu : cpu.contiguous();
   const int64_t count = dense.numel();
-  const auto result = at::empty_strided(
-      dense.sizes(), dense.strides(), at::TensorOptions(type).device(device.has_index() ? device : c10::Device(kSpyre, 0)));
+  const c10::Device card = device.has_index() ? device : c10::Device(kSpyre, 0);
+  const at::Tensor result = empty_card(dense.sizes(), dense.strides(), type, card, /*fill=*/false);
   if (count != 0) {
     std::memcpy(block_of(result.storage())->base, dense.const_data_ptr(), dense.nbytes());
   }

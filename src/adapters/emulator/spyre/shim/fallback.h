@@ -13,6 +13,9 @@ namespace stepshape {
 void set_exact_operators(const std::vector<std::string>& names);
 // The boxed kernel of every operator without one of its own.
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// Fresh memory of a card as a tensor. `fill` false: the caller writes all of it at once.
+at::Tensor empty_card(
+    at::IntArrayRef size, at::IntArrayRef stride, c10::ScalarType type, c10::Device card, bool fill);
 // A tensor of the card with these contents; 16-bit floats are given as the floats they are computed in.
 at::Tensor to_device(const at::Tensor& cpu, c10::ScalarType type, c10::Device device);
 

@@ -108,8 +108,7 @@ void judge(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   }
   const Verdict verdict = all.checker(op, stack);  // takes the GIL: never with the mutex held
   std::lock_guard<std::mutex> lock(all.mutex);
-  if (!all.seen.emplace(std::move(key), verdict).second) return;
-  if (verdict == Verdict::KERNEL) ++all.counts.eager_kernels[name_of(op)];
+  if (verdict == Verdict::UNJUDGED || !all.seen.emplace(std::move(key), verdict).second) return;
   if (verdict == Verdict::FALLBACK) ++all.counts.fallbacks[name_of(op)];
 }
 

@@ -13,7 +13,7 @@
 namespace stepshape {
 
 // What a call is to the card. The numbers are the Python side's Verdict.
-enum class Verdict : int { KERNEL = 0, FALLBACK = 1, FREE = 2 };
+enum class Verdict : int { KERNEL = 0, FALLBACK = 1, FREE = 2, UNJUDGED = 3 };
 
 // Called once for each new signature; throws when a rule is broken.
 using Checker = std::function<Verdict(const c10::OperatorHandle&, const torch::jit::Stack&)>;
@@ -31,8 +31,7 @@ void judge(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 bool swap_in_graph(bool now);
 
 struct Counts {
-  std::map<std::string, int64_t> fallbacks;     // by operator
-  std::map<std::string, int64_t> eager_kernels; // by operator: signatures seen, each a compile on the card
+  std::map<std::string, int64_t> fallbacks;  // by operator
   int64_t host_to_device = 0, host_to_device_bytes = 0;
   int64_t device_to_host = 0, device_to_host_bytes = 0;
   int64_t eager_calls = 0;

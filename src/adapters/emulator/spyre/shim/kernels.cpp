@@ -45,7 +45,7 @@ void check_dtype(c10::ScalarType type) {
     case c10::kByte:
       return;
     default:
-      refuse("dtype", std::string("a tensor of ") + c10::toString(type));
+      refuse("dtype", "a tensor of " + std::string(c10::getDtypeNames(type).first));
   }
 }
 
@@ -79,9 +79,7 @@ at::Tensor empty_strided(
     std::optional<at::Device> device, std::optional<bool>) {
   const auto type = dtype.value_or(c10::get_default_dtype_as_scalartype());
   check_dtype(type);
-  const CardScope where(card(device));
-  const ContentScope content(type);
-  return at::detail::empty_strided_generic(size, stride, device_allocator(), kKeys, type);
+  return empty_card(size, stride, type, card(device), /*fill=*/true);
 }
 
 at::Tensor as_strided(
@@ -279,6 +277,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("clone", &clone);
   m.impl("arange.start_out", &arange_out);
   m.impl("index_copy_", &index_copy);
+  // As one operator: taken apart, torch would materialise broadcast operands, which the card does in graphs only.
+  m.impl("matmul", torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {

@@ -24,6 +24,7 @@ std::atomic<int> g_fill{0xff};
 std::atomic<bool> g_rounding{true};
 std::atomic<size_t> g_total{size_t(16) << 30};
 thread_local Content t_content = Content::RAW;
+thread_local bool t_fill = true;
 
 Content content_of(c10::ScalarType type) {
   if (type == c10::kHalf) return Content::HALF;
@@ -68,7 +69,7 @@ struct SpyreAllocator final : c10::DeviceAllocator {
     void* base = std::aligned_alloc(kAlignment, capacity);
     TORCH_CHECK_WITH(
         OutOfMemoryError, base != nullptr, "the emulated Spyre card has no ", bytes, " bytes left; use a smaller model");
-    if (const int byte = g_fill; byte >= 0) std::memset(base, byte, capacity);
+    if (const int byte = g_fill; byte >= 0 && t_fill) std::memset(base, byte, capacity);
     auto* block = new Block{base, bytes, capacity, content, index};
     count(index, bytes, true);
     return {base, block, &release, device};
@@ -193,11 +194,13 @@ c10::DeviceAllocator* device_allocator() {
   return the_allocator();
 }
 
-ContentScope::ContentScope(c10::ScalarType type) {
+ContentScope::ContentScope(c10::ScalarType type, bool fill) {
   t_content = content_of(type);
+  t_fill = fill;
 }
 ContentScope::~ContentScope() {
   t_content = Content::RAW;
+  t_fill = true;
 }
 
 Block* block_of(const c10::Storage& storage) {

@@ -37,8 +37,9 @@ inline c10::ScalarType compute_type(c10::ScalarType type) {
 c10::DeviceAllocator* device_allocator();
 
 // The next allocation of this thread is for elements of `type`; without it memory comes as RAW.
+// `fill` false: and is not filled, because it is written at once.
 struct ContentScope {
-  explicit ContentScope(c10::ScalarType type);
+  explicit ContentScope(c10::ScalarType type, bool fill = true);
   ~ContentScope();
 };
 
