@@ -45,8 +45,6 @@ class Field(enum.Enum):
     MAX_LOGPROBS = "model_config.max_logprobs"
     DISABLE_ANY_WHITESPACE = "structured_outputs_config.disable_any_whitespace"
     SHUTDOWN_TIMEOUT = "shutdown_timeout"
-    CUSTOM_OPS = "compilation_config.custom_ops"
-    COMPILE_SIZES = "compilation_config.compile_sizes"
     HYBRID_OFF = "scheduler_config.disable_hybrid_kv_cache_manager"
     KV_MEMORY = "cache_config.kv_cache_memory_bytes"
     NUM_BLOCKS = "cache_config.num_gpu_blocks_override"

@@ -48,6 +48,7 @@ class SpyreFacts:
     multimodal: bool = False
     v2_model_runner: str | None = None
     """``VLLM_USE_V2_MODEL_RUNNER`` as set; None: unset"""
+    hidden_size: int = 0
     max_model_len: int = 0
     max_num_seqs: int = 1
     block_size: int | None = None
@@ -55,7 +56,8 @@ class SpyreFacts:
     kv_memory_bytes: int | None = None
     num_blocks_override: int | None = None
     hybrid_off: bool = False
-    custom_ops: tuple[str, ...] = ()
+    own_layers: bool = True
+    """False: the user asked for ``custom_ops`` 'none', which puts vLLM's layers in place of the device's"""
     shutdown_timeout: int = SHUTDOWN_SECONDS
     chunked_prefill: bool = True
     body_top: int | None = None
@@ -105,6 +107,16 @@ def spyre_refusals(facts: SpyreFacts) -> tuple[str, ...]:
             f"VLLM_USE_V2_MODEL_RUNNER={facts.v2_model_runner} selects a runner this plugin does not drive; unset it "
             "or use 0"
         )
+    if not facts.own_layers:
+        problems.append(
+            "custom_ops 'none' would run vLLM's own layers, which the device cannot; leave it out of "
+            "--compilation-config"
+        )
+    if facts.hidden_size % STICK:
+        problems.append(
+            f"a hidden size of {facts.hidden_size} is no whole number of sticks of {STICK}, which a matrix product on "
+            "Spyre needs; serve a model with a multiple of it"
+        )
     if facts.block_size is not None:
         rounded = round_up(facts.block_size, STICK)
         if rounded & (rounded - 1):
@@ -134,9 +146,6 @@ def spyre_adjustments(facts: SpyreFacts) -> tuple[Adjustment, ...]:
             changes.append(
                 Adjustment(Field.BLOCK_SIZE, block_size, f"a page is a whole number of sticks of {STICK}", True)
             )
-    if not {"all", "none"} & set(facts.custom_ops):
-        why = "with vLLM's default of 'none' under a compiler its own layers would run in place of ours"
-        changes.append(Adjustment(Field.CUSTOM_OPS, [*facts.custom_ops, "all"], why))
     if not facts.hybrid_off:
         # Newer than the architecture page, which instead left the pages of such models unplanned.
         why = "every layer owns its pages, the device cannot view one buffer at several offsets"

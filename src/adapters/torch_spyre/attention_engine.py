@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from ...domain.attention_plan import AttentionShapes
+from ...domain.attention_plan import AttentionShapes, Variant
 from ...domain.buckets import Ladder
+from ...domain.warmup import WarmupStep, warmup_plan
 from ...ports.compiler import GraphCompiler
 from .attention.forward import AttentionKernels, Staging, TokenMajorAttention
 from .attention.steps import AttentionSteps
@@ -29,7 +30,7 @@ class TokenMajorEngine:
         dtype: torch.dtype,
         compiler: GraphCompiler,
     ) -> None:
-        self._device, self._dtype = device, dtype
+        self._device, self._dtype, self._body = device, dtype, body
         self._kernels = AttentionKernels(compiler)
         self.steps = AttentionSteps(shapes, windows=windows, body=body, device=device, dtype=dtype, extra=extra)
         self._staging: dict[tuple[int, int], Staging] = {}
@@ -44,6 +45,12 @@ class TokenMajorEngine:
         extra: Mapping[str, Any] | None = None,
     ) -> StepTables:
         return self.steps.build(query_lens, context_lens, block_table, slots, body_rows, extra)
+
+    def variants(self, step: StepTables) -> tuple[Variant, ...]:
+        return tuple(tables.variant for tables in next(iter(step.kernels.values())))
+
+    def warm_up_steps(self) -> tuple[WarmupStep, ...]:
+        return warmup_plan(self.steps.shapes, self.steps.windows, self._body).steps
 
     def layer(self, *, heads: int, size: int, scale: float, soft_cap: float, window: int | None) -> TokenMajorAttention:
         staging = self._staging.get((heads, size))

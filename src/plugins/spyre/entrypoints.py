@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib.util
 import os
 
-from ...domain.selection import Selection, select_spyre
+from ...domain.selection import Device, Selection, select_spyre
 
+ROUNDING = "STEPSHAPE_SPYRE_ROUNDING"
+"""``off``: the emulated card keeps fp32 throughout."""
 PLATFORM = "stepshape.plugins.spyre.platform.SpyrePlatform"
 
 
@@ -41,4 +43,5 @@ def register() -> None:
     from ...adapters.torch_spyre.layers.layer_math import SpyreLayers
     from ...adapters.vllm.spyre.layers.registration import register_layers
 
-    register_layers(SpyreLayers())
+    exact = chosen.device is Device.EMULATED and os.environ.get(ROUNDING, "").strip() == "off"
+    register_layers(SpyreLayers(exact=exact))

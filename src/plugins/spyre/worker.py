@@ -8,7 +8,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from vllm.logger import init_logger
 
+from ...adapters.telemetry.bucket_log import BucketLog
+from ...adapters.telemetry.progress import progress_bar
 from ...adapters.torch_spyre.attention_engine import TokenMajorEngine
 from ...adapters.torch_spyre.compile import CountingBackend, TorchCompiler, find_blocks, raise_dynamo_limits
 from ...adapters.torch_spyre.layers.widening import widen_heads, widen_mlp
@@ -16,52 +19,82 @@ from ...adapters.vllm.spyre.config import resolved
 from ...adapters.vllm.spyre.kit import DeviceKit
 from ...adapters.vllm.spyre.worker import SpyreWorker
 from ...domain.attention_ladders import LadderTexts, attention_shapes
+from ...domain.bucket_counts import BucketCounts
 from ...domain.buckets import Ladder
+from ...domain.selection import Device
+from ...domain.spyre_options import Granularity
 from ...domain.whole_gathers import clear_of_whole_gathers
 from ...ports.compiler import GraphCompiler, Uncompiled
 from ...ports.kernels import AttentionEngine
+from .cards import OpenedCard, open_emulated, open_real
 
+REPORT_VARIABLE = "STEPSHAPE_STEP_REPORT"
+"""Names a file that gets the sums over all steps, as JSON, when the worker closes."""
 
-from vllm.logger import init_logger
-log = init_logger(f'vllm.{__name__}')
-
-class _Silent:
-    def step(self, query_lens: Sequence[int], context_lens: Sequence[int], body: int, copies: int) -> None: ...
-
-    def close(self) -> None: ...
+log = init_logger(f"vllm.{__name__}")
 
 
 class Worker(SpyreWorker):
     def open_device(self) -> DeviceKit:
         config = resolved(self.vllm_config)
-        from ...adapters.emulator.spyre import checking_backend, load
-        load()
-        device = torch.device("spyre")
+        cards = config.options.devices
+        index = self.local_rank if cards is None else cards[self.local_rank]
+        card = open_emulated(index) if config.device is Device.EMULATED else open_real(index)
         raise_dynamo_limits()
-        compiler: GraphCompiler = Uncompiled()
-        torch_compiler = None
-        if config.compiled:
-            torch_compiler = TorchCompiler(CountingBackend(checking_backend()))
-            compiler = torch_compiler
-        scheduler, model = self.vllm_config.scheduler_config, self.model_config
+        compiler = TorchCompiler(CountingBackend(card.backend)) if config.compiled else None
+        report = os.environ.get(REPORT_VARIABLE, "").strip()
 
-        def attention(pages: int, windows: Sequence[int | None], body: Ladder, extra: Mapping[str, Ladder]) -> AttentionEngine[Tensor]:
-            options = config.options
-            shapes, notes = attention_shapes(
-                block_size=self.cache_config.block_size,
-                max_model_len=model.max_model_len,
-                max_num_seqs=scheduler.max_num_seqs,
-                max_num_batched_tokens=scheduler.max_num_batched_tokens,
-                decode=options.decode,
-                texts=LadderTexts(kv=options.kv_ladder, query=options.query_ladder, sequences=options.num_seqs_ladder, entries=options.entry_ladder),
-            )
-            for note in notes:
-                log.warning("Spyre: %s", note)
-            shapes = clear_of_whole_gathers(shapes, pages)
-            return TokenMajorEngine(shapes, windows=windows, body=body, extra=extra, device=device, dtype=model.dtype, compiler=compiler)
+        def compile_model(model: nn.Module, is_attention: Callable[[nn.Module], bool]) -> None:
+            assert compiler is not None, "an eager engine compiles nothing"
+            blocks = find_blocks(model, is_attention) if config.options.granularity is Granularity.BLOCK else []
+            if not blocks and config.options.granularity is Granularity.BLOCK:
+                log.warning("Spyre: no decoder blocks were found in %s; the whole model is compiled", type(model).__name__)
+            compiler.blocks(blocks or [model])
 
-        def compile_model(m: nn.Module, is_attention: Callable[[nn.Module], bool]) -> None:
-            assert torch_compiler
-            torch_compiler.blocks(find_blocks(m, is_attention))
+        return DeviceKit(
+            device=card.device,
+            telemetry=BucketLog(
+                BucketCounts(self.cache_config.block_size), Path(report) if report else None, card.events
+            ),
+            attention=lambda *arguments: self._attention(card, compiler or Uncompiled(), *arguments),
+            compile_model=compile_model,
+            widen_heads=widen_heads,
+            widen_mlp=widen_mlp,
+            weights_dtype=torch.float32 if card.exact else self.model_config.dtype,
+            progress=progress_bar,
+        )
 
-        return DeviceKit(device=device, telemetry=_Silent(), attention=attention, compile_model=compile_model, widen_heads=widen_heads, widen_mlp=widen_mlp)
+    def _attention(
+        self,
+        card: OpenedCard,
+        compiler: GraphCompiler,
+        pages: int,
+        windows: Sequence[int | None],
+        body: Ladder,
+        extra: Mapping[str, Ladder],
+    ) -> AttentionEngine[Tensor]:
+        options = resolved(self.vllm_config).options
+        shapes, notes = attention_shapes(
+            block_size=self.cache_config.block_size,
+            max_model_len=self.model_config.max_model_len,
+            max_num_seqs=self.scheduler_config.max_num_seqs,
+            max_num_batched_tokens=self.scheduler_config.max_num_batched_tokens,
+            decode=options.decode,
+            texts=LadderTexts(
+                kv=options.kv_ladder,
+                query=options.query_ladder,
+                sequences=options.num_seqs_ladder,
+                entries=options.entry_ladder,
+            ),
+        )
+        for note in notes:
+            log.warning("Spyre: %s", note)
+        return TokenMajorEngine(
+            clear_of_whole_gathers(shapes, pages),
+            windows=windows,
+            body=body,
+            extra=extra,
+            device=card.device,
+            dtype=self.model_config.dtype,
+            compiler=compiler,
+        )

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import attrs
+from torch import Tensor, float32
+
 from . import activations, embedding, linears, norms, rotary
 
 
+@attrs.frozen
 class SpyreLayers:
-    """Names the functions of this package; it holds nothing."""
+    """Names the functions of this package. ``exact``: the device keeps fp32 under the name of fp16, as the emulated
+    card does without rounding."""
+
+    exact: bool = False
 
     head_multiple = linears.HEAD_ROWS
     transposed = staticmethod(linears.transposed)
@@ -21,3 +28,7 @@ class SpyreLayers:
     embed = staticmethod(embedding.embed)
     embed_shard = staticmethod(embedding.embed_shard)
     gelu_tanh_and_mul = staticmethod(activations.gelu_tanh_and_mul)
+
+    def to_host(self, x: Tensor) -> Tensor:
+        """fp32 on the host. The card casts in compiled graphs only, so the cast is the host's."""
+        return x.to("cpu", float32) if self.exact else x.to("cpu").to(float32)

@@ -113,6 +113,9 @@ def apply_defaults(vllm_config: Any, host: Host) -> None:
     if compilation.mode not in (None, wanted) and before is None and not eager:
         log.warning("Spyre: compilation mode %s gives way to stock torch.compile, block by block", compilation.mode)
     compilation.mode = wanted
+    if not {"all", "none"} & set(compilation.custom_ops):
+        # vLLM would add "none" next, under a compiler, and its own layers would run in place of ours (contract 8.18).
+        compilation.custom_ops.append("all")
     if before is None:
         if compilation.compile_sizes is None:
             body = body_sizes(scheduler.max_num_batched_tokens, scheduler.max_num_seqs).sizes
@@ -233,13 +236,14 @@ def _read_facts(vllm_config: Any, host: Host, config: SpyreConfig) -> SpyreFacts
         encoder_decoder=model.is_encoder_decoder,
         multimodal=model.multimodal_config is not None and not model.multimodal_config.language_model_only,
         v2_model_runner=host.environment.get("VLLM_USE_V2_MODEL_RUNNER"),
+        hidden_size=model.get_hidden_size(),
         max_model_len=model.max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
         block_size=block_size,
         kv_memory_bytes=cache.kv_cache_memory_bytes,
         num_blocks_override=cache.num_gpu_blocks_override,
         hybrid_off=bool(scheduler.disable_hybrid_kv_cache_manager),
-        custom_ops=tuple(vllm_config.compilation_config.custom_ops),
+        own_layers="none" not in vllm_config.compilation_config.custom_ops,
         shutdown_timeout=vllm_config.shutdown_timeout,
         chunked_prefill=bool(scheduler.enable_chunked_prefill),
         body_top=config.body[-1] if config.body else None,

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from vllm.config import ModelConfig, VllmConfig
 from vllm.model_executor.layers import rotary_embedding
@@ -40,8 +42,8 @@ class WideningLoader(DefaultModelLoader):
 _FORMATS = ("auto", "hf", "safetensors", "pt")
 
 
-def load_on_host(vllm_config: VllmConfig, config: SpyreConfig, widen: Widen) -> nn.Module:
-    """The model on the host, its weights in the form that the device stores.
+def load_on_host(vllm_config: VllmConfig, config: SpyreConfig, widen: Widen, dtype: torch.dtype) -> nn.Module:
+    """The model on the host, its weights ``dtype`` and in the form that the device stores.
 
     Raises NotImplementedError for a load format that does not read whole checkpoint tensors, RuntimeError if a layer
     is not as wide as planned.
@@ -51,8 +53,10 @@ def load_on_host(vllm_config: VllmConfig, config: SpyreConfig, widen: Widen) -> 
         raise NotImplementedError(
             f"load format {load_config.load_format!r} does not hand over whole weights to pad; leave --load-format out"
         )
+    model_config = copy.copy(vllm_config.model_config)
+    model_config.dtype = dtype
     with _recomputed_head_size(vllm_config, config.heads):
-        model = WideningLoader(load_config, widen).load_model(vllm_config, vllm_config.model_config)
+        model = WideningLoader(load_config, widen).load_model(vllm_config, model_config)
     prepare_tied_head(model)
     _settle_heads(model, config.heads, vllm_config)
     _check_mlps(model, config.mlp, vllm_config.parallel_config.tensor_parallel_size)

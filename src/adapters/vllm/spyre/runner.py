@@ -62,6 +62,8 @@ class SpyreModelRunner(GPUModelRunner):
         self._asynchronous = self.use_async_scheduling
         self._late: tuple[Tensor, Any, list[int]] | None = None
         self._step: RunningStep | None = None
+        self.warm = False
+        """True once every shape has run: steps are counted from then on"""
         self._attention: AttentionEngine[Tensor] | None = None
         self._layers: dict[str, LayerAttention[Tensor]] = {}
         body = self.spyre.body
@@ -82,8 +84,8 @@ class SpyreModelRunner(GPUModelRunner):
             weight = self.kit.widen_heads(name, weight, widening.heads, hf_config.num_attention_heads, kv_heads)
             return self.kit.widen_mlp(name, weight, widening.mlp)
 
-        loaded = load_on_host(self.vllm_config, self.spyre, widen) if model is None else model
-        loaded.to(self.kit.device)
+        loaded = load_on_host(self.vllm_config, self.spyre, widen, self.kit.weights_dtype) if model is None else model
+        loaded.to(device=self.kit.device, dtype=self.dtype)
         self.model_memory_usage = sum(p.numel() * p.element_size() for p in loaded.parameters())
         if self.spyre.compiled:
             self.kit.compile_model(loaded, _is_attention)
@@ -162,6 +164,29 @@ class SpyreModelRunner(GPUModelRunner):
             for name, each in traits.items()
         }
 
+    @property
+    def attention(self) -> AttentionEngine[Tensor]:
+        assert self._attention is not None, "the KV cache is allocated before the first step"
+        return self._attention
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        return tuple(self._layers)
+
+    def run_kinds(self, step: RunningStep, window: int | None) -> None:
+        """One layer of each kind whose window is ``window``, on queries, keys and values of zeros."""
+        context = self.compilation_config.static_forward_context
+        kinds: dict[Any, str] = {}
+        for name in self._layers:
+            impl = context[name].impl
+            kinds.setdefault((impl.num_heads, impl.num_kv_heads, impl.head_size, impl.traits()), name)
+        rows = int(step.tables.extra["ids"].shape[0])
+        for (heads, kv_heads, size, traits), name in kinds.items():
+            if traits.window == window:
+                shape = {"dtype": self.dtype, "device": self.kit.device}
+                query, key = torch.zeros(rows, heads, size, **shape), torch.zeros(rows, kv_heads, size, **shape)
+                step.attend(name, query, key, torch.zeros_like(key), context[name].kv_cache)
+
     # -- step ----------------------------------------------------------------------------------------------------------
 
     def _determine_batch_execution_and_padding(self, num_tokens: int, *args: Any, **kwargs: Any) -> Any:
@@ -206,7 +231,9 @@ class SpyreModelRunner(GPUModelRunner):
         assert bucket is not None, "a step has no more sequences than max_num_seqs"
         extra = {"ids": padded_ids, "positions": padded_positions, "rows": padded_rows(last, bucket)}
         tables = self._attention.build(query_lens, context_lens, block_table, slots, body, extra)
-        self.kit.telemetry.step(query_lens, context_lens, body, tables.copies)
+        if self.warm:
+            variants = self._attention.variants(tables)
+            self.kit.telemetry.step(query_lens, context_lens, body, variants, tables.copies)
         return RunningStep(tables, self._layers, last)
 
     def _model_forward(self, *args: Any, **kwargs: Any) -> DeviceRows:  # type: ignore[override]

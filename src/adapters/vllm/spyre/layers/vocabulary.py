@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, float32, nn
+from torch import Tensor, nn
 from vllm.distributed import tensor_model_parallel_all_reduce
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import (
@@ -20,6 +20,7 @@ def vocabulary_classes(math: LayerMath[Tensor]) -> dict[str, type[nn.Module]]:
     """vLLM's class name to the class that takes its place."""
     transposed, head_logits, multiple = math.transposed, math.head_logits, math.head_multiple
     embed, embed_shard, shard_tables = math.embed, math.embed_shard, math.shard_tables
+    to_host = math.to_host
 
     class PaddedHeadMethod(UnquantizedEmbeddingMethod):
         """An lm head with a transposed, padded copy of its weight; the weight itself may be the embedding's."""
@@ -73,10 +74,10 @@ def vocabulary_classes(math: LayerMath[Tensor]) -> dict[str, type[nn.Module]]:
 
         def _apply_head(self, lm_head: Any, hidden_states: Tensor, embedding_bias: Tensor | None) -> Tensor:
             logits = lm_head.quant_method.apply(lm_head, hidden_states, bias=embedding_bias)
-            return logits if lm_head.tp_size > 1 else logits.to("cpu").to(float32)
+            return logits if lm_head.tp_size > 1 else to_host(logits)
 
         def _gather_logits(self, logits: Tensor) -> Tensor:
-            return super()._gather_logits(logits).to("cpu").to(float32)
+            return to_host(super()._gather_logits(logits))
 
     return {
         "VocabParallelEmbedding": SpyreVocabParallelEmbedding,
