@@ -20,7 +20,7 @@ help:
 	@echo "make test    lint, then the tests: unit, integration, e2e"
 	@echo "make unit    the unit tests alone"
 	@echo "make lint    ruff and mypy"
-	@echo "make bench   host time a decode step, beside vLLM's own scheduler"
+	@echo "make bench   host time a step: mesh, beside vLLM's own scheduler; Spyre, with its copies and padding"
 	@echo "make clean   remove .venv and what the targets made"
 
 # Not every python3.11 on a path works (a version manager's stub, a Debian Python without venv): ask each.
@@ -51,6 +51,7 @@ lint: set-up
 
 bench: set-up
 	@$(BIN)/python benchmarks/host_step.py
+	@$(BIN)/python benchmarks/spyre_step.py
 
 clean:
 	rm -rf .venv set-up.log models runs build src/*.egg-info *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
