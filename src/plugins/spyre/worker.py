@@ -23,7 +23,6 @@ from ...domain.bucket_counts import BucketCounts
 from ...domain.buckets import Ladder
 from ...domain.selection import Device
 from ...domain.spyre_options import Granularity
-from ...domain.whole_gathers import clear_of_whole_gathers
 from ...ports.compiler import GraphCompiler, Uncompiled
 from ...ports.kernels import AttentionEngine
 from .cards import OpenedCard, open_emulated, open_real
@@ -90,7 +89,7 @@ class Worker(SpyreWorker):
         for note in notes:
             log.warning("Spyre: %s", note)
         return TokenMajorEngine(
-            clear_of_whole_gathers(shapes, pages),
+            shapes.for_pool(pages),
             windows=windows,
             body=body,
             extra=extra,
