@@ -17,18 +17,13 @@ from .checks import Call, judge
 from .counters import Counters, Tally
 from .coverage import EXACT, Verdict, plain_name
 from .device_module import device_module
+from .switches import read_switches
 
 NAME = "spyre"
-CARDS = "STEPSHAPE_SPYRE_CARDS"
-"""Cards of this host; unset: 1."""
-ROUNDING = "STEPSHAPE_SPYRE_ROUNDING"
-"""``off``: float16 results keep float32 precision."""
-FILL = "STEPSHAPE_SPYRE_FILL"
-"""Byte that fresh memory is filled with, or ``none``; unset: 0xff, which is NaN in every float."""
 MEMORY_BYTES = 128 << 30
 """Memory of a card, where the host has twice as much: the emulated card keeps four bytes for each float16."""
-
 FRAMES_OF_PRINTING = 8
+"""How deep below torch's text of a tensor its operators are called."""
 
 
 @attrs.define
@@ -44,7 +39,8 @@ _LOADED = _Loaded()
 def load() -> ModuleType:
     """Register the device ``spyre``, built first if this is the first use; return the shim. Calling again does nothing.
 
-    Raises :class:`ShimError` where the build fails or the process already has a Spyre device or another one.
+    Raises :class:`ShimError` where the build fails or the process already has a Spyre device or another one, and
+    :class:`SwitchError` where a variable of the environment is not understood.
     """
     if _LOADED.shim is not None:
         return _LOADED.shim
@@ -55,17 +51,17 @@ def load() -> ModuleType:
             f"{other} is already this process's device and an emulated Spyre card cannot stand beside it; unset "
             "STEPSHAPE_SPYRE_DEVICE to use the real one, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0"
         )
+    switches = read_switches(os.environ)
     shim = built_shim()
     rename_privateuse1_backend(NAME)
-    shim.register(
-        _cards(), min(MEMORY_BYTES, _host_bytes() // 2), sorted(f"aten::{name}" for name in _both_forms(EXACT))
-    )
+    exact = sorted(f"aten::{name}" for name in _both_forms(EXACT))
+    shim.register(switches.cards, min(MEMORY_BYTES, _host_bytes() // 2), exact)
     register: Any = torch._register_device_module
     register(NAME, device_module(shim))
     shim.set_checker(_check, _refuse)
     _LOADED.shim = shim
-    set_rounding(_rounding_asked())
-    set_fill(_fill_asked())
+    set_rounding(switches.rounding)
+    set_fill(switches.fill)
     return shim
 
 
@@ -142,33 +138,6 @@ def _refuse(rule: str, detail: str) -> None:
 
 def _both_forms(names: frozenset[str]) -> set[str]:
     return {form for name in names for form in (name, f"{name}_")}
-
-
-def _cards() -> int:
-    text = os.environ.get(CARDS, "").strip() or "1"
-    if not text.isdecimal() or not 1 <= int(text) <= 64:
-        raise ShimError(f"{CARDS}={text!r} is no number of cards; use 1 to 64")
-    return int(text)
-
-
-def _rounding_asked() -> bool:
-    text = os.environ.get(ROUNDING, "").strip() or "on"
-    if text not in ("on", "off"):
-        raise ShimError(f"{ROUNDING}={text!r} is not understood; use on or off")
-    return text == "on"
-
-
-def _fill_asked() -> int | None:
-    text = os.environ.get(FILL, "").strip() or "0xff"
-    if text == "none":
-        return None
-    try:
-        byte = int(text, 0)
-    except ValueError:
-        byte = -1
-    if not 0 <= byte <= 255:
-        raise ShimError(f"{FILL}={text!r} is no byte; use 0 to 255, 0x00 to 0xff, or none")
-    return byte
 
 
 def _host_bytes() -> int:

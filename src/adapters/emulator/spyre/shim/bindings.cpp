@@ -89,6 +89,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     set_total_bytes(total_bytes);
     set_exact_operators(exact);
     register_hooks();
+    take_structured_operators();
   });
   m.def("card_count", [] { return device_count(); });
   m.def("set_checker", [](py::object check, py::object refuse) {

@@ -96,6 +96,13 @@ struct SpyreGuard final : c10::impl::DeviceGuardImplInterface {
     const auto span = static_cast<Event*>(end)->at - static_cast<Event*>(start)->at;
     return std::chrono::duration<double, std::milli>(span).count();
   }
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override {
+    c10::DeviceCapability can;
+    can.capability_data.capability_bits = 0;
+    auto& types = can.capability_data.supported_scalar_types;
+    types.has_Half = types.has_BFloat16 = types.has_Float = types.has_Int = types.has_Long = types.has_Bool = 1;
+    return can;
+  }
   bool queryStream(const c10::Stream&) const override {
     return true;
   }

@@ -259,6 +259,9 @@ at::Tensor& index_copy(at::Tensor& self, int64_t dim, const at::Tensor& index, c
   return self;
 }
 
+// Every operator has finished when it returns, so no memory waits for a stream.
+void record_stream(at::Tensor&, c10::Stream) {}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
@@ -277,6 +280,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("clone", &clone);
   m.impl("arange.start_out", &arange_out);
   m.impl("index_copy_", &index_copy);
+  m.impl("record_stream", &record_stream);
   // As one operator: taken apart, torch would materialise broadcast operands, which the card does in graphs only.
   m.impl("matmul", torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
 }
@@ -286,4 +290,23 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
 }
 
 }  // namespace
+
+void take_structured_operators() {
+  // Never destroyed: taking kernels back while the process ends gains nothing.
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.getNamespace() != "aten") continue;
+    const auto op = dispatcher.findSchema(name);
+    if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+        op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+      continue;
+    }
+    const std::string full =
+        name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+  }
+}
+
 }  // namespace stepshape
