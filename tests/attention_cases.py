@@ -27,6 +27,7 @@ def shapes(
     max_num_batched_tokens: int = 128,
     entries: Ladder | None = None,
     query: Ladder | None = None,
+    blocks: Ladder | None = None,
 ) -> AttentionShapes:
     longest = -(-max_model_len // block_size)
     return AttentionShapes(
@@ -35,7 +36,7 @@ def shapes(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         query=query or query_sizes(max_num_batched_tokens),
-        blocks=block_counts(doubling(max_model_len, block_size), block_size),
+        blocks=blocks or block_counts(doubling(max_model_len, block_size), block_size),
         sequences=Ladder((max_num_seqs,)),
         entries=entries or geometric(max_num_seqs * longest + 1, 8, start=2),
         decode=decode,
@@ -191,12 +192,14 @@ def layer(
     scale: float = 0.125,
     soft_cap: float = 0.0,
     window: int | None = None,
+    windows: Sequence[int | None] | None = None,
+    body: Ladder | None = None,
     dtype: torch.dtype = torch.float16,
     device: torch.device = CPU,
     compiler: GraphCompiler | None = None,
 ) -> Layer:
-    body = Ladder({ladders.max_num_batched_tokens, *doubling(ladders.max_num_seqs).sizes})
-    steps = AttentionSteps(ladders, windows=(None, window), body=body, device=device, dtype=dtype)
+    body = body or Ladder({ladders.max_num_batched_tokens, *doubling(ladders.max_num_seqs).sizes})
+    steps = AttentionSteps(ladders, windows=windows or (None, window), body=body, device=device, dtype=dtype)
     staging = Staging(steps.rows, heads, size, device=device, dtype=dtype)
     kernels = AttentionKernels(compiler or Uncompiled())
     attention = TokenMajorAttention(kernels, steps, staging, scale=scale, soft_cap=soft_cap, window=window)
