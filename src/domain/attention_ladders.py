@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import attrs
 
 from .attention_plan import AttentionShapes, DecodeForm
@@ -11,6 +13,8 @@ from .capacity import cdiv
 ENTRY_BUDGET = 21
 """Flat decode kernels where the user names no ladder: as many as the public plugin has rectangles for 16 sequences of
 8192 tokens."""
+FINEST_FACTOR = 1.15
+"""Between neighbours of an entry ladder: padding of a fourteenth in the mean. Finer is not worth a compilation."""
 MOST_ENTRIES = 4096
 """Entries of one decode kernel where the longest sequence needs no more: a gather of so many pages of 8 KV heads of 128
 is 1 GiB, the most that four cores' spans hold (spyre contract 8.7)."""
@@ -41,7 +45,8 @@ def entry_sizes(limit: int, sequences: int, budget: int = ENTRY_BUDGET) -> Ladde
     if bend <= start or budget < 8:
         return geometric(limit, budget, start=min(limit, max(2, sequences // 2)))
     few = {max(2, sequences // 2), max(3, sequences)}
-    fine = geometric(bend, budget - 5, start=start).sizes
+    enough = math.ceil(math.log(bend / start) / math.log(FINEST_FACTOR)) + 1
+    fine = geometric(bend, min(budget - 5, enough), start=start).sizes
     coarse = geometric(limit, 4, start=bend).sizes
     return Ladder({*few, *fine, *coarse})
 
