@@ -87,6 +87,26 @@ def test_a_float_input_costs_an_artifact_for_each_offset(spyre_card: torch.devic
     assert spyre.counters().compiles - len(spyre.counters().eager_kernels) == 3
 
 
+def test_the_graph_as_written_runs_once_and_the_functionalised_one_never(spyre_card: torch.device) -> None:
+    calls = 0
+
+    @torch.library.custom_op("stepshape_test::count", mutates_args=())
+    def count(x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return x + 1
+
+    @count.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    x = torch.zeros(4, 64, dtype=HALF, device=spyre_card)
+    function = torch.compile(lambda x: count(x) * 2, backend=spyre.checking_backend(), dynamic=False, fullgraph=True)
+    for expected in (1, 2):
+        assert function(x).sum().item() == 512
+        assert calls == expected
+
+
 def test_memory_allocated_inside_a_graph_is_poison_too(spyre_card: torch.device) -> None:
     def forward(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty(4, 64, dtype=x.dtype, device=x.device)

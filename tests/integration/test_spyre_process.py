@@ -43,12 +43,13 @@ class Late:
     def __del__(self):
         self.tensor.add_(1)  # an operator that was never seen, while the interpreter goes down
 late = Late(kept[0])
-print(double(kept[0]).sum().item())
+print(double(kept[0]).sum().item(), torch.get_num_threads())
 torch.accelerator.synchronize()
 torch.accelerator.empty_host_cache()
-"""
+""",
+        OMP_NUM_THREADS="2",
     )
-    assert (done.returncode, done.stdout.split()) == (0, ["512.0"]), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, ["512.0", "2"]), done.stderr
     assert "Error" not in done.stderr and "egmentation" not in done.stderr
 
 
@@ -59,10 +60,12 @@ from stepshape.adapters.emulator import spyre
 spyre.load()
 third = torch.ones(64, dtype=torch.float16, device="spyre:1") / 3
 print(spyre.rounding(), torch.accelerator.device_count(), third.device, float(third[0]) == 1 / 3)
-print(torch.empty(2, dtype=torch.int32, device="spyre").tolist())
+print(torch.empty(2, dtype=torch.int32, device="spyre").tolist(), torch.get_num_threads())
 """
-    done = run(code, STEPSHAPE_SPYRE_ROUNDING="off", STEPSHAPE_SPYRE_CARDS="2", STEPSHAPE_SPYRE_FILL="0x01")
-    assert done.stdout.splitlines() == ["False 2 spyre:1 False", "[16843009, 16843009]"], done.stderr
+    done = run(
+        code, OMP_NUM_THREADS="", STEPSHAPE_SPYRE_ROUNDING="off", STEPSHAPE_SPYRE_CARDS="2", STEPSHAPE_SPYRE_FILL="0x01"
+    )
+    assert done.stdout.splitlines() == ["False 2 spyre:1 False", "[16843009, 16843009] 1"], done.stderr
 
 
 def test_beside_the_real_device_the_shim_is_not_loaded(tmp_path: Path) -> None:

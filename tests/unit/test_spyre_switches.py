@@ -8,7 +8,7 @@ from stepshape.adapters.emulator.spyre.switches import SwitchError, Switches, re
 
 
 def test_unset_and_empty_mean_one_card_that_rounds_and_poisons() -> None:
-    assert read_switches({}) == read_switches({"STEPSHAPE_SPYRE_FILL": " "}) == Switches(1, True, 0xFF)
+    assert read_switches({}) == read_switches({"STEPSHAPE_SPYRE_FILL": " "}) == Switches(1, True, 0xFF, True)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,7 @@ def test_unset_and_empty_mean_one_card_that_rounds_and_poisons() -> None:
         ("STEPSHAPE_SPYRE_FILL", "0x7f", Switches(fill=127)),
         ("STEPSHAPE_SPYRE_FILL", "0", Switches(fill=0)),
         ("STEPSHAPE_SPYRE_FILL", "none", Switches(fill=None)),
+        ("OMP_NUM_THREADS", "2", Switches(pin_thread=False)),
     ],
 )
 def test_each_switch(name: str, value: str, switches: Switches) -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.backends.registry import register_backend
 from torch.fx import GraphModule
 
 from .checks import check_int_offset, check_stick_offset, shape_text
@@ -64,6 +62,9 @@ _BACKENDS: dict[str, CheckingBackend] = {}
 def checking_backend(name: str = "stepshape_spyre") -> CheckingBackend:
     """The backend of that name, registered with torch.compile under it: the same object each time."""
     if name not in _BACKENDS:
+        # Here, not above: dynamo costs seconds, and only an engine that compiles needs it.
+        from torch._dynamo.backends.registry import register_backend
+
         _BACKENDS[name] = CheckingBackend(name)
         register_backend(compiler_fn=_BACKENDS[name], name=name)
     return _BACKENDS[name]
@@ -71,6 +72,8 @@ def checking_backend(name: str = "stepshape_spyre") -> CheckingBackend:
 
 def functionalised(graph: GraphModule, inputs: Sequence[Any]) -> list[GraphModule]:
     """The aten graphs that the card's compiler would get, without views' mutations; ``graph`` is left as it is."""
+    from torch._dynamo.backends.common import aot_autograd
+
     seen: list[GraphModule] = []
 
     def keep(functional: GraphModule, _: Sequence[Any]) -> GraphModule:

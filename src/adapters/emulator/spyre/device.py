@@ -60,6 +60,8 @@ def load() -> ModuleType:
     register(NAME, device_module(shim))
     shim.set_checker(_check, _refuse)
     _LOADED.shim = shim
+    if switches.pin_thread:
+        torch.set_num_threads(1)
     set_rounding(switches.rounding)
     set_fill(switches.fill)
     return shim

@@ -12,6 +12,8 @@ ROUNDING = "STEPSHAPE_SPYRE_ROUNDING"
 """``off``: float16 results keep float32 precision."""
 FILL = "STEPSHAPE_SPYRE_FILL"
 """Byte that fresh memory is filled with, or ``none``; unset: 0xff, which is NaN in every float."""
+THREADS = "OMP_NUM_THREADS"
+"""Threads of the CPU's kernels; unset: 1, because two beside a busy process are some seventy times slower than one."""
 MAX_CARDS = 64
 
 
@@ -26,10 +28,12 @@ class Switches:
     cards: int = 1
     rounding: bool = True
     fill: int | None = 0xFF
+    pin_thread: bool = True
+    """True: one thread, unless torch was told how many"""
 
 
 def read_switches(environment: Mapping[str, str]) -> Switches:
-    """Read the three variables; unset and empty mean the default. Raises :class:`SwitchError`."""
+    """Read the variables; unset and empty mean the default. Raises :class:`SwitchError`."""
     cards = environment.get(CARDS, "").strip() or "1"
     if not cards.isdecimal() or not 1 <= int(cards) <= MAX_CARDS:
         raise SwitchError(f"{CARDS}={cards!r} is no number of cards; use 1 to {MAX_CARDS}")
@@ -37,7 +41,12 @@ def read_switches(environment: Mapping[str, str]) -> Switches:
     if rounding not in ("on", "off"):
         raise SwitchError(f"{ROUNDING}={rounding!r} is not understood; use on or off")
     fill = environment.get(FILL, "").strip() or "0xff"
-    return Switches(int(cards), rounding == "on", None if fill == "none" else _byte(fill))
+    return Switches(
+        cards=int(cards),
+        rounding=rounding == "on",
+        fill=None if fill == "none" else _byte(fill),
+        pin_thread=not environment.get(THREADS, "").strip(),
+    )
 
 
 def _byte(text: str) -> int:
