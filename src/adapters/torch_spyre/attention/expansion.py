@@ -8,12 +8,10 @@ from ....domain.attention_plan import DecodePlan, SequencePlan
 from .sheets import Numbers
 
 
-def counted(counts: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """For runs of ``counts`` elements one after the other: (start of each run, run of each element, place in it)."""
+def runs(bases: Numbers, counts: Numbers) -> Numbers:
+    """``base, base + 1, ...`` for each of ``bases``, ``counts`` numbers long, one after the other."""
     ends = np.cumsum(counts)
-    starts = ends - counts
-    owner = np.repeat(np.arange(len(counts)), counts)
-    return starts, owner, np.arange(len(owner)) - starts[owner]
+    return np.repeat(bases - ends + counts, counts) + np.arange(ends[-1])
 
 
 def fill_rows(plan: DecodePlan, rows: Numbers, dump: int) -> None:
@@ -33,11 +31,12 @@ def fill_flat(
 ) -> None:
     """The entries [E] of a flat decode; ``block_table`` [sequences, W]. See `FlatTables`."""
     sequences, first, counts = (np.array(column) for column in (plan.sequences, plan.first, plan.counts))
-    starts, whose, inside = counted(counts)
-    total = len(whose)
-    pages[:total] = block_table[sequences[whose], first[whose] + inside]
+    starts = np.cumsum(counts) - counts
+    total = int(starts[-1] + counts[-1])
+    # The table as one row, for a gather by one number an entry; a copy only where it is not laid out so.
+    pages[:total] = block_table.reshape(-1).take(runs(sequences * block_table.shape[1] + first, counts))
     pages[total:] = pages[0]
-    owner[:total] = whose
+    owner[:total] = np.repeat(np.arange(len(counts)), counts)
     owner[total:] = 0
     high[:total] = block_size
     high[starts + counts - 1] = plan.high
@@ -50,12 +49,12 @@ def fill_flat(
 def fill_rounds(plan: DecodePlan, radix: int, first_round: Numbers, second_round: Numbers, entries: int) -> None:
     """The two rounds of bringing a flat decode's partial results together. See `FlatTables`."""
     counts = np.array(plan.counts)
-    _, whose, inside = counted(counts)
-    group_starts, group_owner, group_inside = counted(-(-counts // radix))
+    groups = -(-counts // radix)
+    starts = np.cumsum(groups) - groups
     first_round[:] = entries - 1
-    first_round[(group_starts[whose] + inside // radix) * radix + inside % radix] = np.arange(len(whose))
+    first_round[runs(starts * radix, counts)] = np.arange(counts.sum())
     second_round[:] = len(first_round) // radix - 1
-    second_round[group_owner * radix + group_inside] = np.arange(len(group_owner))
+    second_round[runs(np.arange(len(groups)) * radix, groups)] = np.arange(groups.sum())
 
 
 def fill_rectangle(
