@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from pathlib import Path
 
 import pytest
 import torch
@@ -215,6 +216,12 @@ def test_copies_are_counted_both_ways(spyre_card: torch.device) -> None:
     assert (counted.host_to_device, counted.host_to_device_bytes) == (2, 1024)
     assert (counted.device_to_host, counted.device_to_host_bytes) == (2, 130)
     assert counted.copies == 4
+
+
+def test_the_example_of_the_documentation_runs(spyre_card: torch.device, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "spyre-emulator.md").read_text(encoding="utf-8")
+    exec(page.partition("```python\n")[2].partition("```")[0], {})
+    assert "2., 2., 2." in capsys.readouterr().out
 
 
 def test_a_module_moves_with_its_parameters(spyre_card: torch.device) -> None:

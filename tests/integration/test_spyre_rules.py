@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from stepshape.adapters.emulator import spyre
+from stepshape.adapters.emulator.spyre.checks import Call, judge
+from stepshape.adapters.emulator.spyre.coverage import Verdict
 from stepshape.adapters.torch_spyre.limits import probe, probe_all
 from stepshape.domain.spyre_limits import Limit, LimitBroken
 from stepshape.plugins.command_line.main import main
@@ -72,6 +74,7 @@ EAGER_BREAKS: list[tuple[Limit, Callable[[], Any]]] = [
     (Limit.MATMUL_STICKS, lambda: torch.bmm(ones(2, 4, 64), ones(2, 64, 80))),
     (Limit.LM_HEAD_WIDTH, lambda: torch.nn.functional.linear(ones(1, 64), ones(32000, 64))),
     (Limit.GATHER_WHOLE, lambda: torch.nn.functional.embedding(rows(0, 1, 2, dtype=torch.int64), ones(3, 64))),
+    (Limit.GATHER_WHOLE, lambda: ones(4, 128)[:, torch.arange(128, device=CARD)]),
     (Limit.UNCOVERED_OPERATOR, lambda: ones(4, 64).cummax(0)),
     (Limit.COMPILED_ONLY, lambda: ones(4, 64).t().contiguous()),
     (Limit.COMPILED_ONLY, lambda: torch.nn.functional.gelu(ones(4, 64))),
@@ -99,6 +102,7 @@ GRAPH_BREAKS: list[tuple[Limit, Callable[..., Any], Callable[[], tuple[Any, ...]
     (Limit.MATMUL_STICKS, lambda a, b: a @ b, lambda: (ones(4, 96), ones(96, 64))),
     (Limit.LM_HEAD_WIDTH, lambda a, b: a @ b, lambda: (ones(1, 64), ones(64, 32064))),
     (Limit.GATHER_WHOLE, lambda a, b: a.index_select(0, b) + 1, lambda: (ones(2, 64), rows(0, 1))),
+    (Limit.GATHER_WHOLE, torch.nn.functional.embedding, lambda: (rows(0, 1, dtype=torch.int64), ones(2, 64))),
     (Limit.UNCOVERED_OPERATOR, lambda a: a.cummax(0)[0], lambda: (ones(4, 64),)),
     (Limit.BOOL_TRANSFER, lambda a, b: torch.where(b, a, 0.0), lambda: (ones(64), ones(64) > 0)),
     (Limit.DIM0_SLICE, lambda a: a.view(4, 2, 2, 2, 64)[1:3] + 1, lambda: (ones(4, 512),)),
@@ -139,6 +143,7 @@ def test_neighbours_of_the_limits_are_allowed(spyre_card: torch.device) -> None:
     assert torch.matmul(ones(3, 2, 4, 64), ones(3, 1, 64, 128)).shape == (3, 2, 4, 128)
     assert (ones(1, 64) @ ones(64, 2048 * 16)).shape == (1, 32768)
     assert ones(8, 64).index_select(0, rows(1, 2)).shape == (2, 64)
+    assert ones(4, 128)[:, rows(1, 2, 3, 4, dtype=torch.int64)].shape == (4, 4)
     assert torch.where(half > 0, half, 0.0).sum().item() == 1024
     assert ones(8, 64).index_copy_(0, rows(1, dtype=torch.int64), ones(1, 64)).shape == (8, 64)
     assert ones(4, 2, 2, 2, 64)[0].shape == (2, 2, 2, 64)
@@ -169,6 +174,13 @@ def test_an_opaque_operator_is_judged_as_eager_inside_a_graph(spyre_card: torch.
 
     with pytest.raises(LimitBroken, match="eager-cast"):
         compiled(lambda x: cast_inside(x) + 1, ones(64))
+
+
+def test_a_collective_inside_a_graph_is_held_to_sticks(spyre_card: torch.device) -> None:
+    name = "_c10d_functional::all_reduce"
+    assert judge(Call(name, [ones(4, 128), "sum", "0"], eager=False)) is Verdict.FREE
+    with pytest.raises(LimitBroken, match="collective-width"):
+        judge(Call(name, [ones(4, 96), "sum", "0"], eager=False))
 
 
 def test_fallbacks_are_counted_a_call(spyre_card: torch.device) -> None:

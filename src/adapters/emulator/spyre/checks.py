@@ -179,18 +179,24 @@ def matmuls(call: Call) -> None:
 def gathers(call: Call) -> None:
     if call.name not in GATHERS:
         return
-    tensors = call.tensors()
-    source, index = tensors[0], tensors[-1]
-    if not on_card(source) or len(tensors) < 2:
+    source, dim, index = _gathered(call)
+    if index is None or not on_card(source):
         return
-    if call.name in ("index_select", "index") and source.dim() and index.numel() == source.shape[_gathered(call)]:
+    if source.dim() and call.name != "gather" and index.numel() == source.shape[dim]:
         raise call.broken(Limit.GATHER_WHOLE)
     if source.numel() * source.element_size() > SPAN_WAYS * SPAN_BYTES:
         raise call.broken(Limit.GATHER_SPAN)
 
 
-def _gathered(call: Call) -> int:
-    return int(call.arguments[1]) if call.name == "index_select" else 0
+def _gathered(call: Call) -> tuple[torch.Tensor, int, torch.Tensor | None]:
+    """Source, dimension and index of a gather; no index where several are given at once."""
+    source = call.arguments[0]
+    if call.name == "embedding":
+        return source, 0, call.arguments[1]
+    if call.name in ("index_select", "gather"):
+        return source, int(call.arguments[1]), call.arguments[2]
+    given = [(dim, index) for dim, index in enumerate(call.arguments[1]) if index is not None]
+    return (source, *given[0]) if len(given) == 1 else (source, 0, None)
 
 
 def dim0_slices(call: Call) -> None:
@@ -215,6 +221,15 @@ def _slice_end(call: Call, rows: int) -> int:
     return rows if end is None else min(int(end), rows)
 
 
+def collectives(call: Call) -> None:
+    """Those of a graph; eager ones reach a process group, which calls :func:`check_collective`."""
+    if call.name.partition("::")[0] not in ("_c10d_functional", "c10d"):
+        return
+    for tensor in call.tensors():
+        if on_card(tensor) and tensor.dim() and tensor.shape[-1] % STICK:
+            raise call.broken(Limit.COLLECTIVE_WIDTH)
+
+
 CHECKS: tuple[Callable[[Call], None], ...] = (
     mixed_devices,
     dtypes,
@@ -225,6 +240,7 @@ CHECKS: tuple[Callable[[Call], None], ...] = (
     matmuls,
     gathers,
     dim0_slices,
+    collectives,
 )
 
 
