@@ -24,6 +24,10 @@ class BucketCounts:
         self.rows = Cells()
         self.decode = Cells()
         self.prefill = Cells()
+        self.measured_rows: Counter[int] = Counter()
+        """Real body rows of a step, and in how many steps."""
+        self.measured_entries: Counter[int] = Counter()
+        """(sequence, block) entries of a step's decodes, the spare one included: what an entry ladder is to hold."""
 
     def add(
         self,
@@ -38,6 +42,7 @@ class BucketCounts:
         self.copies += copies
         self.most_copies = max(self.most_copies, copies)
         self.body[body] += 1
+        self.measured_rows[sum(query_lens)] += 1
         self.rows += Cells(sum(query_lens), body)
         singles = decodes = 0
         for variant in variants:
@@ -55,6 +60,8 @@ class BucketCounts:
                 useful_decodes += blocks
             else:
                 useful_singles += query * blocks
+        if useful_decodes:
+            self.measured_entries[useful_decodes + 1] += 1
         self.decode += Cells(useful_decodes, decodes)
         self.prefill += Cells(useful_singles, singles)
 
@@ -68,6 +75,10 @@ class BucketCounts:
                 "body_rows": round(self.rows.ratio, 3),
                 "decode_kv_blocks": round(self.decode.ratio, 3),
                 "prefill_cells": round(self.prefill.ratio, 3),
+            },
+            "measured": {
+                "body_rows": {str(rows): count for rows, count in sorted(self.measured_rows.items())},
+                "decode_entries": {str(size): count for size, count in sorted(self.measured_entries.items())},
             },
             "host_to_device_copies": self.copies,
             "most_copies_in_a_step": self.most_copies,

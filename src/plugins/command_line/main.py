@@ -23,6 +23,13 @@ def parser() -> argparse.ArgumentParser:
     spyres = spyre.add_subparsers(dest="spyre", required=True, metavar="WHAT")
     limits = spyres.add_parser("limits", help="print what the card cannot do, and the workaround for it")
     limits.add_argument("--probe", action="store_true", help="try each limit on the card that is there")
+    ladders = spyres.add_parser("ladders", help="plan the best ladders for a load that was served and reported")
+    ladders.add_argument("report", type=Path, metavar="REPORT", help="the file that STEPSHAPE_STEP_REPORT named")
+    ladders.add_argument("--entries", type=int, default=21, metavar="N", help="decode kernels at most (21)")
+    ladders.add_argument("--body", type=int, default=6, metavar="N", help="body sizes at most (6)")
+    ladders.add_argument(
+        "--max-num-batched-tokens", type=int, default=512, metavar="N", help="the largest body to plan for (512)"
+    )
     return top
 
 
@@ -32,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Imported where they are called: `stepshape --version` works on a bare install, the subcommands want an extra.
     extra = "emulator" if options.command == "spyre" else "models"
     try:
+        if options.command == "spyre" and options.spyre == "ladders":
+            from .spyre_ladders import ladders
+
+            return ladders(options.report, options.entries, options.body, options.max_num_batched_tokens)
         if options.command == "spyre":
             from .spyre_limits import limits, probes
 
