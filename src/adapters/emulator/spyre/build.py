@@ -86,7 +86,12 @@ def _build(shim: Path, name: str, library: Path) -> None:
         whole.write_text("".join(f'#include "{path}"\n' for path in sorted(shim.glob("*.cpp"))))
         # In a process of its own: cpp_extension also loads what it built, and the device can be loaded once only.
         done = subprocess.run(
-            [sys.executable, "-c", BUILD, name, str(whole), work], capture_output=True, text=True, check=False
+            [sys.executable, "-c", BUILD, name, str(whole), work],
+            # The ninja that pip put beside this Python is found without an activated environment.
+            env={**os.environ, "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != 0:
             words = done.stdout + done.stderr
