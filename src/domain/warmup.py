@@ -51,6 +51,8 @@ class WarmupPlan:
     """Steps in the order to run them: the largest of each kind first, so that what does not fit fails at once."""
 
     steps: tuple[WarmupStep, ...]
+    skipped: tuple[BodyRows, ...] = ()
+    """Declared body sizes that no step can reach; to be reported, for they were asked for (field case 38)."""
 
     @property
     def variants(self) -> frozenset[Warmed]:
@@ -79,8 +81,11 @@ def warmup_plan(shapes: AttentionShapes, windows: Iterable[int | None], body: La
     """
     seen: set[Warmed] = set()
     steps: list[WarmupStep] = []
+    skipped: list[BodyRows] = []
     for rows in sorted(body.sizes, reverse=True):
-        if body.least(rows) <= shapes.max_num_batched_tokens:
+        if body.least(rows) > shapes.max_num_batched_tokens:
+            skipped.append(BodyRows(rows))
+        else:
             seen.add(BodyRows(rows))
             steps.append(WarmupStep(BodyRows(rows), None, rows, (1,), (0,)))
     for window in dict.fromkeys(windows):
@@ -92,7 +97,7 @@ def warmup_plan(shapes: AttentionShapes, windows: Iterable[int | None], body: La
             query, context = zip(*lens, strict=True)
             rows = body.fit(sum(query)) or sum(query)
             steps.append(WarmupStep(variant, window, rows, query, context))
-    return WarmupPlan(tuple(steps))
+    return WarmupPlan(tuple(steps), tuple(skipped))
 
 
 Lengths: TypeAlias = "list[tuple[int, int]]"

@@ -250,6 +250,12 @@ def large(form: DecodeForm, window: int | None) -> tuple[AttentionShapes, Ladder
     return _LARGE[form, window]
 
 
+def test_a_declared_body_that_no_step_reaches_is_skipped_and_reported() -> None:
+    plan = warmup_plan(SMALL, (None,), Ladder((1, 40, 64, 128)))
+    assert plan.skipped == (BodyRows(128),)
+    assert {BodyRows(1), BodyRows(40), BodyRows(64)} == {v for v in plan.variants if isinstance(v, BodyRows)}
+
+
 def test_the_number_of_variants_is_that_of_the_public_plugin_for_the_same_engine() -> None:
     """16 sequences of 8192 tokens: 7 chunks and 21 decodes; the public plugin has 14 and 21 (spyre contract 3.2)."""
     shapes = attention_shapes(block_size=128, max_model_len=8192, max_num_seqs=16, max_num_batched_tokens=512)[0]
