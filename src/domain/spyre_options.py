@@ -30,7 +30,8 @@ class Granularity(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class SpyreOptions:
-    """The checked environment. A ladder is the text of its variable, empty where it is unset: its limits come with a model."""
+    """The checked environment. A ladder is the text of its variable, empty where it is unset: its limits come with a
+    model."""
 
     granularity: Granularity = Granularity.BLOCK
     record_attention: bool = True

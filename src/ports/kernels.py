@@ -51,13 +51,16 @@ class AttentionEngine(Protocol[Array]):
         ...
 
     def variants(self, step: Any) -> tuple[Any, ...]:
-        """The kernel shapes that ``step`` runs in one kind of layer (:data:`stepshape.domain.attention_plan.Variant`)."""
+        """The kernel shapes that ``step`` runs in one kind of layer
+        (:data:`stepshape.domain.attention_plan.Variant`)."""
         ...
 
     def warm_up_steps(self) -> Sequence[Any]:
         """A step for every shape that can be served (:class:`stepshape.domain.warmup.WarmupStep`)."""
         ...
 
-    def layer(self, *, heads: int, size: int, scale: float, soft_cap: float, window: int | None) -> LayerAttention[Array]:
+    def layer(
+        self, *, heads: int, size: int, scale: float, soft_cap: float, window: int | None
+    ) -> LayerAttention[Array]:
         """The attention of a layer with ``heads`` query heads of ``size`` lanes."""
         ...

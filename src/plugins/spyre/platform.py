@@ -37,10 +37,9 @@ class SpyrePlatform(Platform):
 
     @property
     def supported_dtypes(self) -> list[torch.dtype]:
-        """The first is what a checkpoint of any type is served in where the user names none."""
-        from .host import read_host
-
-        return [getattr(torch, name) for name in read_host().dtypes]
+        """The first is what a checkpoint of any type is served in where the user names none. fp32 is there for the
+        architectures that vLLM gives no fp16; the hook then sets fp16, and refuses fp32 to all others."""
+        return [torch.float16, torch.float32]
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:

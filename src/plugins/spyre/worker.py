@@ -15,7 +15,7 @@ from ...adapters.telemetry.progress import progress_bar
 from ...adapters.torch_spyre.attention_engine import TokenMajorEngine
 from ...adapters.torch_spyre.compile import CountingBackend, TorchCompiler, find_blocks, raise_dynamo_limits
 from ...adapters.torch_spyre.layers.widening import widen_heads, widen_mlp
-from ...adapters.vllm.spyre.config import resolved
+from ...adapters.vllm.spyre.config import resolved, torch_dtype
 from ...adapters.vllm.spyre.kit import DeviceKit
 from ...adapters.vllm.spyre.worker import SpyreWorker
 from ...domain.attention_ladders import LadderTexts, attention_shapes
@@ -47,7 +47,7 @@ class Worker(SpyreWorker):
             assert compiler is not None, "an eager engine compiles nothing"
             blocks = find_blocks(model, is_attention) if config.options.granularity is Granularity.BLOCK else []
             if not blocks and config.options.granularity is Granularity.BLOCK:
-                log.warning("Spyre: no decoder blocks were found in %s; the whole model is compiled", type(model).__name__)
+                log.warning("Spyre: %s has no decoder blocks; the whole model is compiled", type(model).__name__)
             compiler.blocks(blocks or [model])
 
         return DeviceKit(
@@ -59,7 +59,7 @@ class Worker(SpyreWorker):
             compile_model=compile_model,
             widen_heads=widen_heads,
             widen_mlp=widen_mlp,
-            weights_dtype=torch.float32 if card.exact else self.model_config.dtype,
+            weights_dtype=torch.float32 if card.exact else torch_dtype(self.model_config),
             progress=progress_bar,
         )
 
@@ -94,6 +94,6 @@ class Worker(SpyreWorker):
             body=body,
             extra=extra,
             device=card.device,
-            dtype=self.model_config.dtype,
+            dtype=torch_dtype(self.model_config),
             compiler=compiler,
         )

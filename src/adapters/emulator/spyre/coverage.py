@@ -19,8 +19,9 @@ POINTWISE = _names("""
 """)
 REDUCTIONS = _names("_log_softmax _softmax all amax amin any max mean min sum var")
 MATMULS = _names("addmm baddbmm bmm matmul mm linear")
+ATTENTION = _names("scaled_dot_product_attention")
 MOVES = _names("_copy_from cat copy embedding index_select constant_pad_nd stack")
-EAGER = POINTWISE | REDUCTIONS | MATMULS | MOVES
+EAGER = POINTWISE | REDUCTIONS | MATMULS | ATTENTION | MOVES
 """One artifact for each signature, eager; inside a graph part of the graph's."""
 
 COMPILED_ONLY = _names("""

@@ -36,9 +36,8 @@ def widen_heads(name: str, weight: Tensor, widening: Widening, query_heads: int,
     if kind not in ("weight", "bias"):
         return weight
     if layer == "qkv_proj":
-        query, key, value = weight.split(
-            [query_heads * widening.orig, kv_heads * widening.orig, kv_heads * widening.orig]
-        )
+        sizes = [query_heads * widening.orig, kv_heads * widening.orig, kv_heads * widening.orig]
+        query, key, value = torch.split(weight, sizes)
         return torch.cat(
             [
                 _spread(query, 0, widening.rotary_lanes(), widening),

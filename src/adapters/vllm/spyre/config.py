@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-from vllm.config import CompilationMode, VllmConfig
+import torch
+from vllm.config import CompilationMode, CUDAGraphMode, VllmConfig
+from vllm.config.model import _FLOAT16_NOT_SUPPORTED_MODELS
 from vllm.logger import init_logger
 
 from ....domain.attention_plan import DecodeForm
@@ -50,7 +52,7 @@ class Host:
 
     def refusals(self) -> tuple[str, ...]:
         """The refusals that need no model: asked before the command line is parsed."""
-        own = () if self.problem is None else (self.problem,)
+        own: tuple[str, ...] = () if self.problem is None else (self.problem,)
         try:
             read_spyre_options(self.environment)
         except SpyreOptionsError as error:
@@ -95,6 +97,13 @@ def resolved(vllm_config: VllmConfig) -> SpyreConfig:
     return result
 
 
+def torch_dtype(model_config: Any) -> torch.dtype:
+    """The model's type; vLLM also allows names there, which it has replaced by the time a worker asks."""
+    dtype = model_config.dtype
+    assert isinstance(dtype, torch.dtype), "ModelConfig replaces names by types"
+    return dtype
+
+
 def apply_defaults(vllm_config: Any, host: Host) -> None:
     """The first hook: compile mode and body shapes, before vLLM derives anything from them.
 
@@ -107,12 +116,14 @@ def apply_defaults(vllm_config: Any, host: Host) -> None:
         raise ConfigurationError(problems)
     compilation, scheduler = vllm_config.compilation_config, vllm_config.scheduler_config
     before = _stored(vllm_config)
+    _half_precision(vllm_config.model_config)
     # Only enforce_eager says eager: vLLM rewrites the mode between one call of this hook and the next.
     eager = vllm_config.model_config.enforce_eager
     wanted = CompilationMode.NONE if eager else CompilationMode.STOCK_TORCH_COMPILE
     if compilation.mode not in (None, wanted) and before is None and not eager:
         log.warning("Spyre: compilation mode %s gives way to stock torch.compile, block by block", compilation.mode)
     compilation.mode = wanted
+    compilation.cudagraph_mode = CUDAGraphMode.NONE
     if not {"all", "none"} & set(compilation.custom_ops):
         # vLLM would add "none" next, under a compiler, and its own layers would run in place of ours (contract 8.18).
         compilation.custom_ops.append("all")
@@ -175,6 +186,14 @@ def check_and_update(vllm_config: Any, host: Host) -> SpyreConfig | None:
         section = {**_section(vllm_config), "announced": True, "block_size": vllm_config.cache_config.block_size}
         vllm_config.additional_config = {**_additional(vllm_config), SECTION: section}
     return config
+
+
+def _half_precision(model: Any) -> None:
+    """vLLM turns fp16 away for a few architectures (Gemma among them) and resolves ``auto`` to fp32 there. The card has
+    nothing but fp16, and our norms do not overflow where theirs would: it is set here, after vLLM has looked."""
+    if model.dtype is torch.float32 and model.hf_config.model_type in _FLOAT16_NOT_SUPPORTED_MODELS:
+        log.warning("Spyre: %s is served in float16, the only type of the card", model.hf_config.model_type)
+        model.dtype = torch.float16
 
 
 def _widen(vllm_config: Any, config: SpyreConfig) -> None:

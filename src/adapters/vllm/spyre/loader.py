@@ -56,7 +56,7 @@ def load_on_host(vllm_config: VllmConfig, config: SpyreConfig, widen: Widen, dty
     model_config = copy.copy(vllm_config.model_config)
     model_config.dtype = dtype
     with _recomputed_head_size(vllm_config, config.heads):
-        model = WideningLoader(load_config, widen).load_model(vllm_config, model_config)
+        model: nn.Module = WideningLoader(load_config, widen).load_model(vllm_config, model_config)
     prepare_tied_head(model)
     _settle_heads(model, config.heads, vllm_config)
     _check_mlps(model, config.mlp, vllm_config.parallel_config.tensor_parallel_size)
@@ -130,7 +130,7 @@ def _settle_heads(model: nn.Module, heads: Widening, vllm_config: VllmConfig) ->
             if not explicit and abs(impl.scale / heads.padded**-0.5 - 1) < 1e-3:
                 impl.scale = heads.orig**-0.5
         elif isinstance(module, (RMSNorm, GemmaRMSNorm)) and name.rpartition(".")[2] in ("q_norm", "k_norm"):
-            module.real_width = heads.orig  # type: ignore[union-attr]
+            module.real_width = heads.orig
         elif isinstance(module, rotary_embedding.RotaryEmbedding):
             ours.add(module)
     # vLLM hands a rotary layer of the same sizes to the next model of this process, whose heads may be really so wide.

@@ -29,7 +29,7 @@ from ....domain.spyre_rules import gather_refusal
 from ....ports.kernels import AttentionEngine, LayerAttention, Step
 from .async_output import HostEvent, HostOutput
 from .attention_backend import LayerTraits, PagedKV, StepAttention
-from .config import resolved
+from .config import resolved, torch_dtype
 from .device_rows import DeviceRows, ServedModel, padded_rows
 from .kit import DeviceKit
 from .loader import load_on_host
@@ -60,6 +60,7 @@ class SpyreModelRunner(GPUModelRunner):
             super().__init__(vllm_config, torch.device("cpu"))
         self.use_async_scheduling = bool(vllm_config.scheduler_config.async_scheduling)
         self._asynchronous = self.use_async_scheduling
+        self.device_dtype: torch.dtype = torch_dtype(self.model_config)
         self._late: tuple[Tensor, Any, list[int]] | None = None
         self._step: RunningStep | None = None
         self.warm = False
@@ -85,7 +86,7 @@ class SpyreModelRunner(GPUModelRunner):
             return self.kit.widen_mlp(name, weight, widening.mlp)
 
         loaded = load_on_host(self.vllm_config, self.spyre, widen, self.kit.weights_dtype) if model is None else model
-        loaded.to(device=self.kit.device, dtype=self.dtype)
+        loaded.to(device=self.kit.device, dtype=self.device_dtype)
         self.model_memory_usage = sum(p.numel() * p.element_size() for p in loaded.parameters())
         if self.spyre.compiled:
             self.kit.compile_model(loaded, _is_attention)
@@ -128,13 +129,13 @@ class SpyreModelRunner(GPUModelRunner):
                 block_size=shape[1],
                 num_kv_heads=shape[2],
                 head_size=shape[3],
-                itemsize=self.dtype.itemsize,
+                itemsize=self.device_dtype.itemsize,
             )
             if problem is not None:
                 raise ConfigurationError((problem,))
             with torch.inference_mode(False):
-                k = torch.empty(shape, dtype=self.dtype, device=self.kit.device)
-                v = torch.empty(shape, dtype=self.dtype, device=self.kit.device)
+                k = torch.empty(shape, dtype=self.device_dtype, device=self.kit.device)
+                v = torch.empty(shape, dtype=self.device_dtype, device=self.kit.device)
             pages[name] = PagedKV(k, v)
             context[name].bind_kv_cache(pages[name])
             self.kv_caches.append(pages[name])
@@ -183,7 +184,7 @@ class SpyreModelRunner(GPUModelRunner):
         rows = int(step.tables.extra["ids"].shape[0])
         for (heads, kv_heads, size, traits), name in kinds.items():
             if traits.window == window:
-                shape = {"dtype": self.dtype, "device": self.kit.device}
+                shape: dict[str, Any] = {"dtype": self.device_dtype, "device": self.kit.device}
                 query, key = torch.zeros(rows, heads, size, **shape), torch.zeros(rows, kv_heads, size, **shape)
                 step.attend(name, query, key, torch.zeros_like(key), context[name].kv_cache)
 
@@ -236,7 +237,7 @@ class SpyreModelRunner(GPUModelRunner):
             self.kit.telemetry.step(query_lens, context_lens, body, variants, tables.copies)
         return RunningStep(tables, self._layers, last)
 
-    def _model_forward(self, *args: Any, **kwargs: Any) -> DeviceRows:  # type: ignore[override]
+    def _model_forward(self, *args: Any, **kwargs: Any) -> DeviceRows:
         step = self._step
         assert step is not None, "attention metadata is built before the forward pass"
         return self.forward_step(step)
@@ -278,7 +279,8 @@ class SpyreModelRunner(GPUModelRunner):
             self.use_async_scheduling = False
         return result
 
-    def sample_tokens(self, grammar_output: Any) -> Any:
+    @torch.inference_mode()
+    def sample_tokens(self, grammar_output: Any) -> Any:  # type: ignore[override]
         try:
             output = super().sample_tokens(grammar_output)
         finally:
@@ -286,7 +288,8 @@ class SpyreModelRunner(GPUModelRunner):
         if self._late is None:
             return output
         (sampled, logprobs, discarded), self._late = self._late, None
-        self.input_batch.set_async_sampled_token_ids(sampled, HostEvent())
+        event: Any = HostEvent()
+        self.input_batch.set_async_sampled_token_ids(sampled, event)
         return HostOutput(output, sampled, logprobs, discarded)
 
     def _sync_device(self) -> None:
@@ -295,7 +298,7 @@ class SpyreModelRunner(GPUModelRunner):
 
 @contextmanager
 def _without_cuda_streams(vllm_config: VllmConfig) -> Iterator[None]:
-    """vLLM's constructor makes CUDA streams where scheduling is asynchronous, and nothing else of it depends on that."""
+    """vLLM's constructor makes CUDA streams where scheduling is asynchronous; nothing else of it depends on that."""
     scheduler = vllm_config.scheduler_config
     own = scheduler.async_scheduling
     scheduler.async_scheduling = False

@@ -22,7 +22,7 @@ from .warm_up import warm_up
 class SpyreWorker(Worker):
     """The composition root (``plugins``) says which device."""
 
-    model_runner: SpyreModelRunner  # type: ignore[assignment]
+    model_runner: SpyreModelRunner
 
     @abstractmethod
     def open_device(self) -> DeviceKit:
