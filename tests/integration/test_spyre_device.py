@@ -45,6 +45,20 @@ def test_results_are_float32_results_rounded_to_the_dtype(spyre_card: torch.devi
     assert torch.equal(thirds.cpu(), (left.float() / 3).to(dtype))
 
 
+def test_attention_is_one_operator_with_and_without_a_graph(spyre_card: torch.device) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 64, 64, dtype=HALF) for _ in range(3))
+    expected = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float())
+    there = [x.to(spyre_card) for x in (q, k, v)]
+    eager = torch.nn.functional.scaled_dot_product_attention(*there)
+    assert torch.equal(eager.cpu(), expected.to(HALF))
+    attend = torch.compile(
+        torch.nn.functional.scaled_dot_product_attention, backend=spyre.checking_backend(), dynamic=False
+    )
+    with torch.inference_mode():
+        assert torch.equal(attend(*there).cpu(), eager.cpu())
+
+
 def test_each_operator_rounds_once(spyre_card: torch.device) -> None:
     one = torch.ones(64, dtype=HALF, device=spyre_card)
     small = torch.full((64,), 2.0**-11, dtype=HALF, device=spyre_card)
@@ -140,6 +154,10 @@ def test_accelerator_interface(spyre_card: torch.device) -> None:
     torch.accelerator.synchronize()
     torch.accelerator.empty_cache()
     torch.accelerator.empty_host_cache()
+    halves = {torch.float16, torch.bfloat16}
+    wanted = halves | {torch.float32, torch.int32, torch.int64, torch.bool}
+    assert torch.accelerator.get_device_capability()["supported_dtypes"] == wanted
+    torch.ones(64, device=spyre_card).record_stream(torch.accelerator.current_stream())
     with pytest.raises(RuntimeError, match="spyre:1 is not there"):
         torch.accelerator.set_device_index(1)
 

@@ -133,9 +133,8 @@ struct Frame {
         return view;
       }
     }
-    auto result = to_device(cpu, type, device.value_or(c10::Device(kSpyre, 0)));
-    if (is_wide(type) && !exact && rounding()) round_alias(cpu_alias(result), type);
-    return result;
+    const bool round = is_wide(type) && !exact && rounding();
+    return to_device(cpu, type, device.value_or(c10::Device(kSpyre, 0)), round);
   }
 
   void finish_written(bool exact) {
@@ -143,7 +142,7 @@ struct Frame {
       if (!pair.written) continue;
       const auto type = pair.device.scalar_type();
       if (pair.device.numel() == 0 && pair.cpu.numel() != 0) {
-        auto fresh = to_device(pair.cpu, type, pair.device.device());
+        auto fresh = to_device(pair.cpu, type, pair.device.device(), /*round=*/false);
         auto* impl = pair.device.unsafeGetTensorImpl();
         impl->set_storage_keep_dtype(fresh.storage());
         impl->set_sizes_and_strides(fresh.sizes(), fresh.strides(), 0);
@@ -214,14 +213,19 @@ at::Tensor empty_card(
   return made;
 }
 
-at::Tensor to_device(const at::Tensor& cpu, c10::ScalarType type, c10::Device device) {
+at::Tensor to_device(const at::Tensor& cpu, c10::ScalarType type, c10::Device device, bool round) {
   // Dense strides are kept, as the device's own kernel would give them; anything else becomes contiguous.
   const at::Tensor dense = cpu.is_non_overlapping_and_dense() ? cpu : cpu.contiguous();
   const int64_t count = dense.numel();
   const c10::Device card = device.has_index() ? device : c10::Device(kSpyre, 0);
   const at::Tensor result = empty_card(dense.sizes(), dense.strides(), type, card, /*fill=*/false);
   if (count != 0) {
-    std::memcpy(block_of(result.storage())->base, dense.const_data_ptr(), dense.nbytes());
+    void* to = block_of(result.storage())->base;
+    if (round) {
+      copy_rounded(dense.const_data_ptr<float>(), static_cast<float*>(to), count, type);
+    } else {
+      std::memcpy(to, dense.const_data_ptr(), dense.nbytes());
+    }
   }
   return result;
 }

@@ -20,6 +20,7 @@ void take_structured_operators();
 at::Tensor empty_card(
     at::IntArrayRef size, at::IntArrayRef stride, c10::ScalarType type, c10::Device card, bool fill);
 // A tensor of the card with these contents; 16-bit floats are given as the floats they are computed in.
-at::Tensor to_device(const at::Tensor& cpu, c10::ScalarType type, c10::Device device);
+// `round`: to `type`.
+at::Tensor to_device(const at::Tensor& cpu, c10::ScalarType type, c10::Device device, bool round);
 
 }  // namespace stepshape

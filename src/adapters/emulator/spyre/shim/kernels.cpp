@@ -283,6 +283,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", &record_stream);
   // As one operator: taken apart, torch would materialise broadcast operands, which the card does in graphs only.
   m.impl("matmul", torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+  m.impl("scaled_dot_product_attention", torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {

@@ -153,12 +153,14 @@ const bool g_registered = [] {
 
 // Every 16-bit float is a float: exact. Done from the end, in place.
 void widen(Block* block, Content content) {
-  const auto* from = static_cast<const uint16_t*>(block->base);
-  auto* to = static_cast<float*>(block->base);
+  auto* bytes = static_cast<char*>(block->base);
   for (size_t i = block->nominal / 2; i-- > 0;) {
-    const uint16_t bits = from[i];
-    to[i] = content == Content::HALF ? static_cast<float>(c10::Half(bits, c10::Half::from_bits()))
-                                     : static_cast<float>(c10::BFloat16(bits, c10::BFloat16::from_bits()));
+    uint16_t bits;
+    std::memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
+    const float value = content == Content::HALF
+        ? static_cast<float>(c10::Half(bits, c10::Half::from_bits()))
+        : static_cast<float>(c10::BFloat16(bits, c10::BFloat16::from_bits()));
+    std::memcpy(bytes + i * sizeof value, &value, sizeof value);
   }
 }
 
@@ -178,11 +180,11 @@ void prepare(Block* block, c10::ScalarType type) {
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx,f16c"))) int64_t round_halves_f16c(float* values, int64_t count) {
+__attribute__((target("avx,f16c"))) int64_t copy_halves_f16c(const float* from, float* to, int64_t count) {
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
-    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(values + i), _MM_FROUND_TO_NEAREST_INT);
-    _mm256_storeu_ps(values + i, _mm256_cvtph_ps(halves));
+    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
   }
   return i;
 }
@@ -266,23 +268,24 @@ at::Tensor cpu_alias(const at::Tensor& tensor) {
   return alias;
 }
 
-void round_floats(float* values, int64_t count, c10::ScalarType type) {
+void copy_rounded(const float* from, float* to, int64_t count, c10::ScalarType type) {
   if (type == c10::kBFloat16) {
-    for (int64_t i = 0; i < count; ++i) values[i] = static_cast<float>(c10::BFloat16(values[i]));
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(c10::BFloat16(from[i]));
     return;
   }
   int64_t i = 0;
 #if defined(__x86_64__)
   static const bool fast = __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
-  if (fast) i = round_halves_f16c(values, count);
+  if (fast) i = copy_halves_f16c(from, to, count);
 #endif
-  for (; i < count; ++i) values[i] = static_cast<float>(c10::Half(values[i]));
+  for (; i < count; ++i) to[i] = static_cast<float>(c10::Half(from[i]));
 }
 
 void round_alias(const at::Tensor& alias, c10::ScalarType type) {
   if (alias.numel() == 0) return;
   if (alias.is_non_overlapping_and_dense()) {
-    round_floats(alias.mutable_data_ptr<float>(), alias.numel(), type);
+    float* values = alias.mutable_data_ptr<float>();
+    copy_rounded(values, values, alias.numel(), type);
     return;
   }
   alias.copy_(alias.to(type));

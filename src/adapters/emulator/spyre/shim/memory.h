@@ -57,7 +57,8 @@ at::Tensor cpu_alias(const at::Tensor& tensor);
 
 // Rounds the floats of `alias` to `type` in place.
 void round_alias(const at::Tensor& alias, c10::ScalarType type);
-void round_floats(float* values, int64_t count, c10::ScalarType type);
+// Copies floats, each rounded to `type`; `to` may be `from`.
+void copy_rounded(const float* from, float* to, int64_t count, c10::ScalarType type);
 
 // Fresh memory is filled with this byte; negative: left as it comes.
 void set_fill(int byte);
