@@ -113,7 +113,7 @@ def measured(context: int, sequences: int, chunk: int) -> tuple[float, int, int,
 
 def host_table() -> list[str]:
     table = Table(
-        title="Host time of plan and tables, ms a step (least of 3 medians of 20; emulated copies; any number of layers)"
+        title="Host ms a step for plan and tables (least of 3 medians; emulated copies; any number of layers)"
     )
     for name in ("sequences", "context", "decode", "copies", "operators", "512-token chunk and the rest", "copies"):
         table.add_column(name, justify="right")
