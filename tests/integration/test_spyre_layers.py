@@ -161,7 +161,7 @@ def test_the_embedding_is_the_sum_of_its_shards(spyre_card: torch.device) -> Non
 def test_a_gated_gelu_is_torchs(spyre_card: torch.device, scale: float) -> None:
     x = numbers(ROWS, 128, scale=scale)
     gate, up_half = x.chunk(2, -1)
-    up_half.clamp_(-100, 100)
+    up_half.clamp_(-50, 50)
     want = torch.nn.functional.gelu(gate, approximate="tanh") * up_half
     near(down(activations.gelu_tanh_and_mul(up(poisoned(x), spyre_card)))[:ROWS], want, 8)
 
