@@ -49,7 +49,7 @@ def test_attention_is_one_operator_with_and_without_a_graph(spyre_card: torch.de
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, 64, 64, dtype=HALF) for _ in range(3))
     expected = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float())
-    there = [x.to(spyre_card) for x in (q, k, v)]
+    there = q.to(spyre_card), k.to(spyre_card), v.to(spyre_card)
     eager = torch.nn.functional.scaled_dot_product_attention(*there)
     assert torch.equal(eager.cpu(), expected.to(HALF))
     attend = torch.compile(
