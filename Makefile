@@ -12,10 +12,11 @@ export DO_NOT_TRACK ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo serve test unit lint bench clean
+.PHONY: help set-up demo demo-spyre serve test unit lint bench clean
 
 help:
 	@echo "make demo    serve SmolLM2-135M on an emulated Tenstorrent Galaxy and send it twelve chats"
+	@echo "make demo-spyre  the same model on an emulated Spyre card"
 	@echo "make serve   the same server, left running"
 	@echo "make test    lint, then the tests: unit, integration, e2e"
 	@echo "make unit    the unit tests alone"
@@ -35,6 +36,9 @@ set-up:
 
 demo: set-up
 	@$(BIN)/python scripts/demo.py
+
+demo-spyre: set-up
+	@$(BIN)/python scripts/demo_spyre.py
 
 serve: set-up
 	@$(BIN)/python scripts/demo.py --serve-only
