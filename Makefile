@@ -12,16 +12,17 @@ export DO_NOT_TRACK ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo serve test test-ttnn unit lint bench clean
+.PHONY: help set-up demo demo-spyre serve test test-ttnn unit lint bench clean
 
 help:
 	@echo "make demo    serve SmolLM2-135M on an emulated Tenstorrent Galaxy and send it twelve chats"
+	@echo "make demo-spyre  the same model on an emulated Spyre card"
 	@echo "make serve   the same server, left running"
 	@echo "make test    lint, then the tests: unit, integration, e2e"
 	@echo "make test-ttnn  our use of ttnn against its real wheel, on Python 3.12 or 3.10"
 	@echo "make unit    the unit tests alone"
 	@echo "make lint    ruff and mypy"
-	@echo "make bench   host time a decode step, beside vLLM's own scheduler"
+	@echo "make bench   host time a step: mesh, beside vLLM's own scheduler; Spyre, with its copies and padding"
 	@echo "make clean   remove .venv and what the targets made"
 
 # Not every python3.11 on a path works (a version manager's stub, a Debian Python without venv): ask each.
@@ -36,6 +37,9 @@ set-up:
 
 demo: set-up
 	@$(BIN)/stepshape demo
+
+demo-spyre: set-up
+	@$(BIN)/python scripts/demo_spyre.py
 
 serve: set-up
 	@exec $(BIN)/stepshape demo --serve-only
@@ -57,6 +61,7 @@ lint: set-up
 
 bench: set-up
 	@$(BIN)/python benchmarks/host_step.py
+	@$(BIN)/python benchmarks/spyre_step.py
 
 clean:
 	rm -rf .venv .venv-ttnn set-up.log test-ttnn.log models runs build src/*.egg-info *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,3 +37,20 @@ def smollm2() -> Path:
     folder = ROOT / "models" / "smollm2"
     convert(packaged_gguf(), folder, lambda what, done, total: None)
     return folder
+
+
+@pytest.fixture
+def spyre_card() -> Iterator[torch.device]:
+    """An emulated Spyre card, as it comes: it rounds, fresh memory is NaN, nothing is counted or compiled yet."""
+    import torch
+
+    from stepshape.adapters.emulator import spyre
+
+    spyre.load()
+    spyre.set_rounding(True)
+    spyre.set_fill(0xFF)
+    torch._dynamo.reset()
+    spyre.reset_counters(compiled=True)
+    yield torch.device("spyre")
+    spyre.set_rounding(True)
+    spyre.set_fill(0xFF)

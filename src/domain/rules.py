@@ -45,6 +45,9 @@ class Field(enum.Enum):
     MAX_LOGPROBS = "model_config.max_logprobs"
     DISABLE_ANY_WHITESPACE = "structured_outputs_config.disable_any_whitespace"
     SHUTDOWN_TIMEOUT = "shutdown_timeout"
+    HYBRID_OFF = "scheduler_config.disable_hybrid_kv_cache_manager"
+    KV_MEMORY = "cache_config.kv_cache_memory_bytes"
+    NUM_BLOCKS = "cache_config.num_gpu_blocks_override"
 
 
 @attrs.frozen

@@ -38,13 +38,33 @@ def select_mesh(environment: Mapping[str, str], real_mesh: bool) -> Selection:
             Device.EMULATED,
             f"{TT_DEVICE}={wish!r} is no device; use {Device.EMULATED.value}, or leave it unset for a real mesh",
         )
-    if not wish:
-        return Selection(Device.REAL if real_mesh else None)
     other = environment.get(SPYRE_DEVICE, "").strip()
+    if not wish:
+        return Selection(Device.REAL if real_mesh and not other else None)
     if other:
         return Selection(
             Device.EMULATED,
             f"{TT_DEVICE}={wish} and {SPYRE_DEVICE}={other} select two devices for one process; leave one of them "
             "unset",
         )
+    return Selection(Device.EMULATED)
+
+
+def select_spyre(environment: Mapping[str, str], real_card: bool) -> Selection:
+    """Select from the environment. ``real_card``: torch-spyre can be imported and this host has a Spyre card.
+
+    Where both emulated devices are asked for the mesh's plugin says so, and this one stays away: two platforms that
+    both applied would be vLLM's error, not the user's sentence.
+    """
+    wish = environment.get(SPYRE_DEVICE, "").strip()
+    other = environment.get(TT_DEVICE, "").strip()
+    if other:
+        return Selection(None)
+    if wish and wish != Device.EMULATED.value:
+        return Selection(
+            Device.EMULATED,
+            f"{SPYRE_DEVICE}={wish!r} is no device; use {Device.EMULATED.value}, or leave it unset for a real card",
+        )
+    if not wish:
+        return Selection(Device.REAL if real_card else None)
     return Selection(Device.EMULATED)

@@ -31,6 +31,17 @@ def parser() -> argparse.ArgumentParser:
     bringup.add_argument("--rows", type=_at_least(1), default=8, help="a lane (8)")
     bringup.add_argument("--lanes", type=_at_least(1), default=1, help="submeshes, of whole columns (1)")
     bringup.add_argument("--tt", default="{}", metavar="JSON", help="options as in --additional-config's tt section")
+    spyre = commands.add_parser("spyre", help="IBM Spyre cards, real or emulated")
+    spyres = spyre.add_subparsers(dest="spyre", required=True, metavar="WHAT")
+    limits = spyres.add_parser("limits", help="print what the card cannot do, and the workaround for it")
+    limits.add_argument("--probe", action="store_true", help="try each limit on the card that is there")
+    ladders = spyres.add_parser("ladders", help="plan the best ladders for a load that was served and reported")
+    ladders.add_argument("report", type=Path, metavar="REPORT", help="the file that STEPSHAPE_STEP_REPORT named")
+    ladders.add_argument("--entries", type=int, default=21, metavar="N", help="decode kernels at most (21)")
+    ladders.add_argument("--body", type=int, default=6, metavar="N", help="body sizes at most (6)")
+    ladders.add_argument(
+        "--max-num-batched-tokens", type=int, default=512, metavar="N", help="the largest body to plan for (512)"
+    )
     return top
 
 
@@ -58,11 +69,23 @@ def run(options: argparse.Namespace) -> int:
         from .bringup import bringup
 
         return bringup(options)
+    if options.command == "spyre":
+        return _spyre(options)
     from .demo import demo, serve
 
     if options.serve_only:
         return serve(options.folder, options.port or 8000)
     return demo(options.folder, options.runs, options.port)
+
+
+def _spyre(options: argparse.Namespace) -> int:
+    if options.spyre == "ladders":
+        from .spyre_ladders import ladders
+
+        return ladders(options.report, options.entries, options.body, options.max_num_batched_tokens)
+    from .spyre_limits import limits, probes
+
+    return probes() if options.probe else limits()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as absent:
         if (absent.name or "stepshape").partition(".")[0] == "stepshape":
             raise
-        extra = {"model": "models", "demo": "demo"}.get(options.command, "vllm")
+        extra = {"model": "models", "demo": "demo", "spyre": "emulator"}.get(options.command, "vllm")
         print(
             f"stepshape: the package {absent.name} is missing; run: pip install 'stepshape[{extra}]'", file=sys.stderr
         )

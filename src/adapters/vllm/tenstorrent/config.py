@@ -16,7 +16,6 @@ from vllm.logger import init_logger
 from ....domain.capacity import DEFAULT_TOKENS_ALL_USERS, kv_blocks, refuse_model_len
 from ....domain.model_table import SINGLE_EXECUTE, ModelTableError, prefixed
 from ....domain.rules import (
-    Adjustment,
     ConfigFacts,
     ConfigurationError,
     environment_refusals,
@@ -28,6 +27,7 @@ from ....domain.topology import Topology, TopologyError, fold, parse_mesh, visib
 from ....domain.tt_options import OptionsError, TTOptions, read_tt_options
 from ....ports.capabilities import CapabilityError, ModelCapabilities, read_capabilities
 from ....ports.sampling import SampleOnDevice
+from ..adjustments import apply_adjustment
 from .registry import ModelRegistrar, load_class
 
 SECTION = "_stepshape_tt"
@@ -188,7 +188,7 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
         raise ConfigurationError((str(error),)) from error
 
     for adjustment in verdict.adjustments:
-        _apply(vllm_config, adjustment, quiet=before is not None)
+        apply_adjustment(vllm_config, adjustment, device="Tenstorrent", quiet=before is not None)
     _apply_topology(vllm_config, topology, host.worker)
     hf_config.architectures = [prefixed(name) for name in architectures]
     num_blocks = _num_blocks(vllm_config, model_class, topology)
@@ -267,19 +267,6 @@ def _read_facts(vllm_config: VllmConfig, host: Host) -> ConfigFacts:
         rust_frontend=host.environment.get("VLLM_USE_RUST_FRONTEND", "0").strip() not in ("", "0"),
         v2_model_runner=host.environment.get("VLLM_USE_V2_MODEL_RUNNER"),
     )
-
-
-def _apply(vllm_config: VllmConfig, adjustment: Adjustment, *, quiet: bool) -> None:
-    owner: Any = vllm_config
-    *path, name = adjustment.field.value.split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    before = getattr(owner, name)
-    setattr(owner, name, adjustment.value)
-    if quiet or before == adjustment.value:
-        return
-    say = log.warning if adjustment.asked_for else log.info
-    say("Tenstorrent: %s set from %s to %s: %s", name, before, adjustment.value, adjustment.why)
 
 
 def _apply_topology(vllm_config: VllmConfig, topology: Topology, worker: str) -> None:

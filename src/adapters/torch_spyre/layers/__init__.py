@@ -1,0 +1,1 @@
+"""The arithmetic of each layer in the form the device wants: tensors in, tensors out."""

@@ -1,0 +1,1 @@
+"""vLLM classes as Spyre needs them: configuration, scheduler, worker, runner, layers."""
