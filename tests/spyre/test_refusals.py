@@ -12,7 +12,6 @@ from stepshape.domain.rules import ConfigurationError
 from ..spyre_engines import spyre_config
 from ..tiny_checkpoints import save
 
-
 SPECULATIVE = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
 
 

@@ -55,7 +55,8 @@ class StepAttention(AttentionMetadata):
     """One step of one engine, as every layer sees it."""
 
     def attend(self, layer: str, query: Tensor, key: Tensor, value: Tensor, pages: PagedKV) -> Tensor:
-        """For the layer of that name: store ``key`` and ``value`` [T, KV, D] and return the attention of ``query`` [T, H, D], pad rows zero."""
+        """For the layer of that name: store ``key`` and ``value`` [T, KV, D] and return the attention of ``query``
+        [T, H, D], pad rows zero."""
         raise NotImplementedError
 
 
