@@ -78,6 +78,11 @@ def test_the_config_is_settled_once(llama: Path) -> None:
     assert seen[0][8].endswith("SpyreAsyncScheduler")
 
 
+def test_a_number_of_sequences_that_nobody_named_is_kept_small(llama: Path) -> None:
+    assert launched(llama).scheduler_config.max_num_seqs == 4
+    assert launched(llama, max_num_seqs=12).scheduler_config.max_num_seqs == 12
+
+
 def test_the_users_own_body_shapes_stand(llama: Path) -> None:
     config = launched(llama, compilation_config={"compile_sizes": [96, 8, 1]})
     assert config.compilation_config.compile_sizes == [1, 8, 96]
