@@ -129,7 +129,7 @@ def test_as_many_tokens_as_positions_is_no_whole_gather(spyre_card: torch.device
     assert rotary.rotations(cache, torch.arange(8).to(spyre_card)).shape == (8, 2, 2, 64)
 
 
-@attrs.frozen
+@attrs.define
 class Shard:
     org_vocab_start_index: int
     org_vocab_end_index: int

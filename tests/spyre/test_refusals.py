@@ -12,7 +12,6 @@ from stepshape.domain.rules import ConfigurationError
 from ..spyre_engines import spyre_config
 from ..tiny_checkpoints import save
 
-
 SPECULATIVE = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
 
 
@@ -77,6 +76,11 @@ def test_the_config_is_settled_once(llama: Path) -> None:
     assert seen[0] == seen[1]
     assert seen[0][:7] == (128, 9, 512, CompilationMode.STOCK_TORCH_COMPILE, (1, 2, 4, 512), 128, 128)
     assert seen[0][8].endswith("SpyreAsyncScheduler")
+
+
+def test_a_number_of_sequences_that_nobody_named_is_kept_small(llama: Path) -> None:
+    assert launched(llama).scheduler_config.max_num_seqs == 4
+    assert launched(llama, max_num_seqs=12).scheduler_config.max_num_seqs == 12
 
 
 def test_the_users_own_body_shapes_stand(llama: Path) -> None:

@@ -103,7 +103,8 @@ class SpyrePlatform(Platform):
 
     @classmethod
     def pre_register_and_update(cls, parser: FlexibleArgumentParser | None = None) -> None:
-        """Refuse what the environment alone decides, pin the V1 runner, and set our defaults on the command line."""
+        """Refuse what the environment alone decides, pin the V1 runner, keep the default number of sequences small."""
+        from ...adapters.vllm.releases.batch_defaults import cap_default_sequences
         from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
         from .host import read_host
 
@@ -113,10 +114,10 @@ class SpyrePlatform(Platform):
                 parser.error("; ".join(problems))
             raise ConfigurationError(problems)
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+        cap_default_sequences(MAX_NUM_SEQS)
         if parser is not None:
             quick_exit()
             quiet_exit()
-            parser.set_defaults(max_num_seqs=MAX_NUM_SEQS)
 
     @classmethod
     def apply_config_platform_defaults(cls, vllm_config: VllmConfig) -> None:

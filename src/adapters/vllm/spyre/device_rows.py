@@ -74,8 +74,8 @@ class ServedModel(nn.Module):
             # As many rows as there are: a gather of a whole source faults, and would gain nothing.
             logits = self._logits(source.hidden)
             return logits[torch.from_numpy(rows)]
-        known = np.array_equal(rows, source.last)
-        index = source.uploaded if known else self._upload(padded_rows(rows, bucket))
+        sent = np.array_equal(rows, source.last)
+        index = source.uploaded if sent else self._upload(padded_rows(rows, bucket))
         return self._logits(torch.index_select(source.hidden, 0, index))[: len(rows)]
 
     def _logits(self, hidden: Tensor) -> Tensor:
