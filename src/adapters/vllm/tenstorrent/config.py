@@ -14,6 +14,7 @@ from vllm.config import VllmConfig
 from vllm.logger import init_logger
 
 from ....domain.capacity import DEFAULT_TOKENS_ALL_USERS, kv_blocks, refuse_model_len
+from ....domain.device_groups import bind_rank
 from ....domain.model_table import SINGLE_EXECUTE, ModelTableError, prefixed
 from ....domain.rules import (
     ConfigFacts,
@@ -151,7 +152,7 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
         problems.extend(error.problems)
     mesh = (1, 1)
     try:
-        mesh = _mesh(host)
+        mesh = _mesh(vllm_config, host)
     except TopologyError as error:
         problems.append(str(error))
     if problems:
@@ -220,8 +221,14 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
     return result
 
 
-def _mesh(host: Host) -> tuple[int, int]:
-    visible = visible_devices(host.environment.get("TT_VISIBLE_DEVICES"), host.chips())
+def assigned_devices(vllm_config: VllmConfig) -> str | None:
+    """``--device-ids`` as ``TT_VISIBLE_DEVICES`` has them; None: left out, and what the process inherited stands."""
+    return bind_rank((), None, [str(number) for number in vllm_config.parallel_config.assigned_physical_gpu_ids or ()])
+
+
+def _mesh(vllm_config: VllmConfig, host: Host) -> tuple[int, int]:
+    named = assigned_devices(vllm_config) or host.environment.get("TT_VISIBLE_DEVICES")
+    visible = visible_devices(named, host.chips())
     return parse_mesh(host.environment.get("MESH_DEVICE"), visible)
 
 
