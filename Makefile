@@ -12,13 +12,14 @@ export DO_NOT_TRACK ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo demo-spyre serve test unit lint bench clean
+.PHONY: help set-up demo demo-spyre serve test test-ttnn unit lint bench clean
 
 help:
 	@echo "make demo    serve SmolLM2-135M on an emulated Tenstorrent Galaxy and send it twelve chats"
 	@echo "make demo-spyre  the same model on an emulated Spyre card"
 	@echo "make serve   the same server, left running"
 	@echo "make test    lint, then the tests: unit, integration, e2e"
+	@echo "make test-ttnn  our use of ttnn against its real wheel, on Python 3.12 or 3.10"
 	@echo "make unit    the unit tests alone"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   host time a step: mesh, beside vLLM's own scheduler; Spyre, with its copies and padding"
@@ -35,16 +36,21 @@ set-up:
 	exit 1
 
 demo: set-up
-	@$(BIN)/python scripts/demo.py
+	@$(BIN)/stepshape demo
 
 demo-spyre: set-up
 	@$(BIN)/python scripts/demo_spyre.py
 
 serve: set-up
-	@$(BIN)/python scripts/demo.py --serve-only
+	@exec $(BIN)/stepshape demo --serve-only
 
 test: lint
+	@$(BIN)/python scripts/test_ttnn.py
 	@$(BIN)/python -m pytest
+
+# Any Python can look for the one that the wheel is made for.
+test-ttnn:
+	@exec $$(command -v python3 || command -v python) scripts/test_ttnn.py
 
 unit: set-up
 	@$(BIN)/python -m pytest tests/unit
@@ -58,4 +64,4 @@ bench: set-up
 	@$(BIN)/python benchmarks/spyre_step.py
 
 clean:
-	rm -rf .venv set-up.log models runs build src/*.egg-info *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-ttnn set-up.log test-ttnn.log models runs build src/*.egg-info *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

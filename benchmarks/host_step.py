@@ -1,6 +1,6 @@
 """Host time of a step, with no device in the way. ``make bench`` runs it.
 
-Printed, for several shapes: milliseconds of a steady decode step of the whole in-process engine (schedule, run, update),
+Printed for several shapes: milliseconds of a steady decode step of the whole in-process engine (schedule, run, update),
 beside vLLM's own scheduler with the same rows before a worker that only answers, measured in turns in the same run
 (machines are noisy; a ratio of two medians taken side by side is not); what one prefill among decodes costs extra; what
 one ``min_p`` request among 32 costs; and how busy a device of 10 ms a step is kept while requests queue.
@@ -8,6 +8,7 @@ one ``min_p`` request among 32 costs; and how busy a device of 10 ms a step is k
 
 from __future__ import annotations
 
+import random
 import statistics
 import sys
 import tempfile
@@ -75,22 +76,22 @@ def fill(bench: Bench, context: int) -> None:
     bench.settle()
 
 
-def switch_cost(bench: Bench, steady: float) -> float:
-    """Extra milliseconds of one request leaving and another being prefilled among the decodes, until steady again."""
+def switch_cost(bench: Bench) -> float:
+    """Milliseconds that one request leaving and another being prefilled among the decodes adds to seven decode steps:
+    the prefill step itself, and what the first decode after it reloads. Median of many, against the steady steps just
+    before."""
     extras = []
-    for _ in range(8):
+    for _ in range(25):
+        steady = bench.run_steps(8)
         bench.drop(bench.live[len(bench.live) // 2])
-        bench.add(256, LONG)
-        begin = time.thread_time()
-        for _ in range(8):
-            bench.step()
-        extras.append(time.thread_time() - begin - 8 * steady)
+        bench.add(64, LONG)
+        extras.append(8 * bench.run_steps(8) - 7 * steady)
     return 1000 * statistics.median(extras)
 
 
 def steady_table(folder: Path) -> None:
     table = Table(title="Steady decode, host ms a step (whole engine step; null device; async)")
-    for name in ("rows", "context", "schedule", "run", "update", "step", "vLLM alone", "ratio", "switch, extra ms"):
+    for name in ("rows", "context", "schedule", "run", "update", "step", "vLLM alone", "ratio", "one prefill, ms"):
         table.add_column(name, justify="right")
     alone: dict[int, Bench] = {}
     for lanes, rows in SHAPES:
@@ -107,7 +108,7 @@ def steady_table(folder: Path) -> None:
                     theirs.append(reference.run_steps(STEPS))
                 parts = split(bench, 30)
                 step, base = statistics.median(mine), statistics.median(theirs)
-                extra = switch_cost(bench, step)
+                extra = switch_cost(bench)
                 table.add_row(
                     f"{lanes}x{rows}",
                     str(context),
@@ -139,16 +140,18 @@ def min_p_line(folder: Path) -> None:
 
 
 def busy_table(folder: Path) -> None:
-    table = Table(title="Device-busy fraction, 10 ms a step, saturated (512-token prompts, 128 outputs)")
-    for name in ("rows", "requests", "prefill steps", "decode steps", "busy"):
+    table = Table(title="Device-busy fraction, 10 ms a step, saturated (512-token prompts)")
+    for name in ("rows", "outputs", "requests", "prefill steps", "decode steps", "busy"):
         table.add_column(name, justify="right")
-    for lanes, rows in ((4, 8), (4, 32), (4, 64)):
+    shapes = ((4, 8), (4, 32), (4, 64))
+    for (lanes, rows), spread in [(shape, spread) for spread in (0, 64) for shape in shapes]:
         total = lanes * rows
         bench = ours(folder, lanes=lanes, rows=rows, worker=TenMillisecondWorker)
-        mesh = bench.core.model_executor.driver_worker.worker._mesh  # type: ignore[attr-defined]
+        mesh = bench.core.model_executor.driver_worker.worker._mesh
         requests = 3 * total
+        lengths = random.Random(7)
         for _ in range(requests):
-            bench.add(512, 128)
+            bench.add(512, 128 + lengths.randint(-spread, spread))
         with console.status(f"saturated, {total} rows"):
             for _ in range(8):
                 bench.step()
@@ -156,7 +159,9 @@ def busy_table(folder: Path) -> None:
             while bench.core.scheduler.get_request_counts()[1]:
                 bench.step()
         busy = mesh.busy_seconds / (mesh.ended - mesh.began)
-        table.add_row(f"{lanes}x{rows}", str(requests), str(mesh.prefill_steps), str(mesh.decode_steps), f"{busy:.3f}")
+        outputs = f"128 +- {spread}" if spread else "128"
+        steps = (str(mesh.prefill_steps), str(mesh.decode_steps))
+        table.add_row(f"{lanes}x{rows}", outputs, str(requests), *steps, f"{busy:.3f}")
         bench.live.clear()
         bench.core.scheduler.finish_requests(None, _aborted())
         bench.close()

@@ -177,7 +177,7 @@ class Bench:
             self.step()
 
     def close(self) -> None:
-        self.core.shutdown()
+        self.core.shutdown()  # type: ignore[no-untyped-call]
 
 
 def _checkpoint(folder: Path) -> Path:

@@ -159,6 +159,11 @@ class Planner(Generic[Params]):
         grown: list[Growth] = []
         for lane, step in enumerate(steps):
             for arrival in step.arrivals:
+                if arrival.request_id in self.rows:
+                    # A session that got its next input: it kept its row while it waited, and arrives again.
+                    held = self.rows.release(arrival.request_id)
+                    assert held is not None
+                    released = (*released, Release(arrival.request_id, held))
                 row = self.rows.assign(lane, arrival.request_id)
                 self._own_reason[arrival.request_id] = self._sampling.own_reason(arrival.traits)
                 ids.append(arrival.request_id)

@@ -57,6 +57,8 @@ _TEST_MODELS = {
     ),
     "TTDummyNoOpModel": "models.vllm_test_utils.no_op_test.test_model:DummyNoOpModel",
     "TTDummyDualGlxModel": "models.vllm_test_utils.dual_glx_ccl_test.test_model:DummyDualGlxModel",
+    # Ours, for bring-up; it needs nothing of tt-metal's models.
+    "TTStepshapeReferenceForCausalLM": "stepshape.adapters.ttnn.reference_model:ReferenceForCausalLM",
 }
 
 SINGLE_EXECUTE: dict[str, tuple[int, ...]] = {

@@ -16,7 +16,7 @@ from .tt_options import TraceMode, TTOptions
 
 MAX_LOGPROBS = 20
 """Log-probabilities a request may ask for: the OpenAI limit, below the 32 candidates a device yields (contract 1.4)."""
-SHUTDOWN_SECONDS = 5
+SHUTDOWN_SECONDS = 10
 """Grace for the engine to close its device where the user names none; at 0 vLLM kills it at once."""
 BLOCK_SIZE = 64
 """Tokens a KV block where the user names none (contract 1.9)."""
@@ -98,19 +98,7 @@ class ConfigFacts:
 
 def launch_refusals(facts: ConfigFacts) -> tuple[str, ...]:
     """A sentence for each thing that is asked for and cannot be had, whatever the model. Empty: none."""
-    problems: list[str] = []
-    sizes = (
-        ("tensor_parallel_size", facts.tensor_parallel_size, "a model spans the chips of its mesh by itself"),
-        ("pipeline_parallel_size", facts.pipeline_parallel_size, "a model spans the chips of its mesh by itself"),
-        ("prefill_context_parallel_size", facts.prefill_context_parallel_size, "a prefill runs on one lane"),
-        ("decode_context_parallel_size", facts.decode_context_parallel_size, "a lane holds its whole KV cache"),
-    )
-    for name, size, why in sizes:
-        if size != 1:
-            problems.append(
-                f"{name}={size} is not supported on a Tenstorrent mesh, {why}; use 1 and choose the mesh with "
-                "MESH_DEVICE"
-            )
+    problems = list(parallel_refusals(facts))
     if facts.nnodes > 1 or facts.node_rank > 0:
         problems.append(
             "multi-host launch is not supported yet; leave --nnodes and --node-rank out and serve from one host"
@@ -133,6 +121,24 @@ def launch_refusals(facts: ConfigFacts) -> tuple[str, ...]:
     if facts.encoder_decoder:
         problems.append("encoder-decoder models are not supported on a Tenstorrent mesh; serve a decoder-only model")
     problems.extend(environment_refusals(rust_frontend=facts.rust_frontend, v2_model_runner=facts.v2_model_runner))
+    return tuple(problems)
+
+
+def parallel_refusals(facts: ConfigFacts) -> tuple[str, ...]:
+    """The sizes of parallelism that a mesh does not take from vLLM."""
+    problems: list[str] = []
+    sizes = (
+        ("tensor_parallel_size", facts.tensor_parallel_size, "a model spans the chips of its mesh by itself"),
+        ("pipeline_parallel_size", facts.pipeline_parallel_size, "a model spans the chips of its mesh by itself"),
+        ("prefill_context_parallel_size", facts.prefill_context_parallel_size, "a prefill runs on one lane"),
+        ("decode_context_parallel_size", facts.decode_context_parallel_size, "a lane holds its whole KV cache"),
+    )
+    for name, size, why in sizes:
+        if size != 1:
+            problems.append(
+                f"{name}={size} is not supported on a Tenstorrent mesh, {why}; use 1 and choose the mesh with "
+                "MESH_DEVICE"
+            )
     return tuple(problems)
 
 

@@ -90,9 +90,10 @@ def parse_mesh(text: str | None, available: int) -> tuple[int, int]:
         )
     wanted = shape[0] * shape[1]
     if wanted > available:
+        there = f"{available} is there" if available == 1 else f"{available} are there"
         raise TopologyError(
-            f"MESH_DEVICE={name} wants {_article(shape[0])} {shape[0]}x{shape[1]} mesh of {_count(wanted, 'chip')} and {available} "
-            f"{'is' if available == 1 else 'are'} there; name a mesh of at most {_count(available, 'chip')}"
+            f"MESH_DEVICE={name} wants {_article(shape[0])} {shape[0]}x{shape[1]} mesh of {_count(wanted, 'chip')} and "
+            f"{there}; name a mesh of at most {_count(available, 'chip')}"
         )
     return shape
 

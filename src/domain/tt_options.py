@@ -65,7 +65,8 @@ class TTOptions:
     l1_small_size: int | None = None
     fabric_config: str | None = None
     """A ``ttnn.FabricConfig`` member's name; None: by cluster."""
-    fabric_reliability_mode: FabricReliability = FabricReliability.STRICT_INIT
+    fabric_reliability_mode: FabricReliability | None = None
+    """None: what the model asks for, else STRICT_INIT."""
     dispatch_core_axis: DispatchCoreAxis | None = None
     optimizations: Optimizations | None = None
     decode_interleave_enabled: bool = True

@@ -5,6 +5,7 @@ once, when the model is resolved, and every problem is reported in one sentence.
 """
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,10 @@ class ModelCapabilities:
     """Global decode batch shapes the model captures, ascending; empty: only the full capacity."""
     stateful_slots: bool = False
     """The device keeps recurrent or sampler state per slot (a stateless model holds no slots)."""
+    fabric_config: Mapping[str, str | int] | None = None
+    """Arguments for ``ttnn.set_fabric_config``, enum members by name; they go before the cluster's default."""
+    num_command_queues: int = 1
+    """Command queues that the model wants its mesh opened with."""
     unknown: tuple[str, ...] = ()
 
 
@@ -79,6 +84,15 @@ def read_capabilities(declared: Mapping[str, Any] | None, owner: str) -> ModelCa
                     f"{owner}.model_capabilities['max_device_top_k'] is {value!r}; declare None or an int >= 1"
                 )
             values[key] = value
+        elif key == "fabric_config":
+            values[key] = _read_fabric(value, owner)
+        elif key == "num_command_queues":
+            if isinstance(value, bool) or value not in (1, 2):
+                raise CapabilityError(
+                    f"{owner}.model_capabilities['num_command_queues'] is {value!r}; declare 1 or 2, which is what a "
+                    "mesh has"
+                )
+            values[key] = value
         elif key in ("lane_counts", "decode_batch_sizes"):
             if not isinstance(value, (tuple, list)) or any(
                 isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in value
@@ -90,3 +104,26 @@ def read_capabilities(declared: Mapping[str, Any] | None, owner: str) -> ModelCa
         else:
             unknown.append(str(key))
     return ModelCapabilities(**values, unknown=tuple(unknown))
+
+
+def _read_fabric(value: Any, owner: str) -> dict[str, str | int] | None:
+    """Names, numbers, or members of the device library's enums, which become names."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise CapabilityError(
+            f"{owner}.model_capabilities['fabric_config'] is a {type(value).__name__}; declare a dict of "
+            "set_fabric_config's arguments"
+        )
+    arguments: dict[str, str | int] = {}
+    for name, argument in value.items():
+        if isinstance(argument, enum.Enum):
+            arguments[str(name)] = argument.name
+        elif isinstance(argument, (str, int)) and not isinstance(argument, bool):
+            arguments[str(name)] = argument
+        else:
+            raise CapabilityError(
+                f"{owner}.model_capabilities['fabric_config'][{name!r}] is {argument!r}; declare a member's name or an "
+                "int"
+            )
+    return arguments

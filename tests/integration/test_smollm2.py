@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stepshape.adapters.checkpoints.smollm2 import packaged_gguf
 
+from ..engines import engine, greedy_reference
+
 TEXT = (
     "The tide comes in twice a day. As the Moon goes around the Earth, its gravity pulls on the water of the oceans, "
     "and the water rises on the side that faces the Moon. On the far side it rises too, because the Earth itself is "
@@ -95,6 +97,35 @@ def test_a_chat_is_rendered_the_same(ours: Any, theirs: Any, ask: bool) -> None:
     assert rendered == theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=ask)
     assert rendered.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
     assert rendered.endswith("<|im_start|>assistant\n") is ask
+
+
+CHATS = ("What is the capital of France?", "Count to ten.", "Why is the sky blue?", "Name three colours.")
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        {"lanes": 1, "asynchronous": False, "on_device": False},
+        {"lanes": 4, "asynchronous": True, "on_device": True},
+        {"lanes": 4, "asynchronous": True, "on_device": True, "budget": 48},
+    ],
+    ids=["1lane-sync-host", "4lanes-async-device", "4lanes-async-chunks"],
+)
+def test_greedy_text_is_transformers_own(smollm2: Path, ours: Any, cell: dict[str, Any]) -> None:
+    from vllm import SamplingParams
+
+    prompts = [
+        ours(ours.apply_chat_template([{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True))
+        for text in CHATS
+    ]
+    ids = [prompt.input_ids for prompt in prompts]
+    params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
+    # The dtype as a launch that names none has it.
+    with engine(smollm2, rows=2, max_len=256, dtype="auto", **cell) as under_test:
+        texts = under_test.tokens(ids, params)
+        lanes = under_test.counts.tokens_by_lane
+    assert texts == [greedy_reference(smollm2, prompt, 16) for prompt in ids]
+    assert len(lanes) == cell["lanes"] and all(lanes)
 
 
 def command(folder: Path, *blocked: str) -> subprocess.CompletedProcess[str]:

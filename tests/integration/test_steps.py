@@ -126,6 +126,45 @@ def test_the_long_prompt_is_not_starved_by_short_ones(checkpoint: Path) -> None:
     assert [lengths[request_id] for request_id in order].index(200) == 4
 
 
+def test_a_cached_head_of_line_does_not_block_those_behind_it(checkpoint: Path) -> None:
+    """3: the first in line needs almost nothing computed, the second everything; both are placed in one step."""
+    cached, other = random_prompts([64, 50], vocab=TINY_VOCAB)
+    with recorded(checkpoint, prefix_caching=True) as (under_test, recorder):
+        under_test.tokens([cached], greedy(4))
+        before = len(recorder.plans)
+        texts = under_test.tokens([cached, other], greedy(4))
+        plan = next(plan for plan in recorder.plans[before:] if plan.phase is Phase.PREFILL)
+    assert texts == [greedy_reference(checkpoint, prompt, 4) for prompt in (cached, other)]
+    assert list(plan.starts) == [48, 0]
+    assert list(plan.ends) == [64, 50]
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_a_seeded_stream_is_the_same_in_any_company(checkpoint: Path, on_device: bool) -> None:
+    """17 and 18: alone, among others of uneven length, after a preemption; unseeded users on the same rows differ."""
+    from vllm import SamplingParams
+
+    def random_params(seed: int | None, n: int = 20) -> Any:
+        return SamplingParams(temperature=1.5, top_k=30, seed=seed, max_tokens=n, ignore_eos=True)
+
+    prompts = random_prompts([30, 7, 41, 12, 55, 60, 61, 62], vocab=TINY_VOCAB)
+    with recorded(checkpoint, on_device=on_device) as (under_test, _):
+        [alone] = under_test.tokens(prompts[:1], random_params(11))
+        mixed = under_test.tokens(
+            [prompts[1], prompts[2], prompts[0], prompts[3]],
+            [random_params(None, 3), random_params(5, 9), random_params(11), random_params(11, 30)],
+        )
+        unseeded = under_test.tokens([prompts[0]] * 4, random_params(None))
+        equal = under_test.tokens([prompts[0]] * 4, random_params(11))
+    assert mixed[2] == alone
+    assert len(set(map(tuple, unseeded))) > 1
+    assert equal == [alone] * 4
+    with recorded(checkpoint, on_device=on_device, blocks=17) as (under_test, recorder):
+        tight = under_test.tokens([*prompts[1:], prompts[0]], random_params(11))
+        assert recorder.counts.resumed > 0
+    assert tight[-1] == alone
+
+
 def test_block_edges_keep_stepping(checkpoint: Path) -> None:
     """8: prompts of exactly one and two blocks, batch 1."""
     for length in (16, 32):
@@ -203,6 +242,18 @@ def test_a_row_with_nothing_left_to_choose_ends_and_the_others_go_on(checkpoint:
     assert list(first.outputs[0].token_ids) == [70]
     assert first.outputs[0].finish_reason == "error"
     assert list(second.outputs[0].token_ids) == greedy_reference(checkpoint, prompts[1], 12)
+
+
+def test_a_logits_processor_that_raises_ends_its_requests_and_not_the_engine(checkpoint: Path) -> None:
+    prompts = random_prompts([10, 20, 30], vocab=TINY_VOCAB)
+    final: dict[str, Any] = {}
+    with recorded(checkpoint, logits_processors=["tests.broken_processor:RaisesOnThirdToken"]) as (under_test, _):
+        hit = [under_test.add(prompt, greedy(12, extra_args={"break": True})) for prompt in prompts[:2]]
+        run_on(under_test, final)
+        after = under_test.add(prompts[2], greedy(12))
+        run_on(under_test, final)
+    assert [final[request_id].outputs[0].finish_reason for request_id in hit] == ["error", "error"]
+    assert list(final[after].outputs[0].token_ids) == greedy_reference(checkpoint, prompts[2], 12)
 
 
 def test_one_host_row_leaves_its_neighbours_on_the_device(checkpoint: Path) -> None:

@@ -103,6 +103,17 @@ def test_preempted_and_resumed_in_one_step() -> None:
     assert plan.admitted[0].row == 0
 
 
+def test_a_session_that_gets_more_input_arrives_again_on_its_row() -> None:
+    """It kept its row, and its KV, while it waited for input."""
+    p = planner(rows=2)
+    plan_prefill(p, prefill_step(arrival("a"), arrival("s")))
+    plan_decode(p, decode_step(("a", 4), ("s", 4)))
+    plan = plan_prefill(p, prefill_step(arrival("s", 9, computed=5)))
+    assert plan.released == (Release("s", 1),)
+    assert [(a.request_id, a.row) for a in plan.admitted] == [("s", 1)]
+    assert (list(plan.starts), list(plan.ends)) == ([5], [9])
+
+
 def test_a_release_in_an_empty_step_is_not_forgotten() -> None:
     p = planner()
     plan_prefill(p, prefill_step(arrival("a"), arrival("b")))

@@ -33,6 +33,7 @@ def test_the_environment_picks_the_model_version() -> None:
         "TTDummyT3000MultiProcessModel",
         "TTDummyNoOpModel",
         "TTDummyDualGlxModel",
+        "TTStepshapeReferenceForCausalLM",
     ]
 
 

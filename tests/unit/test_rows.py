@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -87,6 +88,7 @@ class Rows(RuleBasedStateMachine):
 
 
 TestRows = Rows.TestCase
+TestRows.settings = settings(max_examples=40, stateful_step_count=20)
 
 
 def test_the_least_loaded_lane_wins_and_ties_go_to_the_lowest() -> None:

@@ -113,7 +113,7 @@ def test_what_was_left_out_gets_the_meshs_defaults() -> None:
     assert changes(left_out, ABLE) == {
         Field.BLOCK_SIZE: 64,
         Field.DISABLE_ANY_WHITESPACE: True,
-        Field.SHUTDOWN_TIMEOUT: 5,
+        Field.SHUTDOWN_TIMEOUT: 10,
     }
 
 

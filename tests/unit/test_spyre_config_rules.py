@@ -96,7 +96,7 @@ def test_what_the_user_named_stands_and_a_second_pass_changes_nothing() -> None:
         "shutdown_timeout": 7,
     }
     assert changes(**named) == {}
-    assert changes(**{**named, "shutdown_timeout": 0}) == {Field.SHUTDOWN_TIMEOUT: 5}
+    assert changes(**{**named, "shutdown_timeout": 0}) == {Field.SHUTDOWN_TIMEOUT: 10}
 
 
 def test_pages_beyond_the_gather_span_are_refused_with_the_most_that_fit() -> None:

@@ -22,10 +22,12 @@ from ...domain.merge import Planner
 from ...domain.phase import PhaseChoice, PhasePolicy
 from ...ports.lane import LaneStep
 from ...ports.step import Phase
+from .closing import Closing
 from .lane import LaneScheduler
 from .lane_stats import merge_stats
 from .merge_outputs import check_fields, merge_outputs
 from .outputs import PlannedRunnerOutput, PlannedSchedulerOutput
+from .releases.termination import when_engine_is_told_to_end
 from .settings import EngineSettings
 
 
@@ -70,6 +72,10 @@ class Coordinator(SchedulerInterface):
             for _ in range(settings.lanes)
         ]
         self._lane_of: dict[str, LaneScheduler] = {}
+        self._ended: list[Request] = []
+        """ended by us, and not told to their clients yet"""
+        self._closing = Closing(vllm_config.shutdown_timeout)
+        when_engine_is_told_to_end(self._closing.told)
         self._policy = PhasePolicy(settings.cadence)
         self._planner: Planner[SamplingParams] = Planner(
             lanes=settings.lanes,
@@ -83,6 +89,8 @@ class Coordinator(SchedulerInterface):
 
     def schedule(self, throttle_prefills: bool = False) -> PlannedSchedulerOutput:
         """``throttle_prefills`` is for engines that share a cadence over processes; ours is inside one."""
+        if self._closing.time_is_up:
+            self._ended += self.finish_requests(None, RequestStatus.FINISHED_ABORTED)
         snapshots = [lane.snapshot() for lane in self.lanes]
         pending = any(s.wants_prefill for s in snapshots)
         choice = self._policy.choose(snapshots)
@@ -129,15 +137,17 @@ class Coordinator(SchedulerInterface):
             for client, outputs in lane.update_from_output(output, model_runner_output).items():
                 _add(merged, client, outputs)
         if isinstance(model_runner_output, PlannedRunnerOutput) and model_runner_output.failed:
-            for request in self.finish_requests(list(model_runner_output.failed), RequestStatus.FINISHED_ERROR):
-                ended = EngineCoreOutput(
-                    request_id=request.request_id,
-                    new_token_ids=[],
-                    finish_reason=request.get_finished_reason(),
-                    events=request.take_events(),
-                    trace_headers=request.trace_headers,
-                )
-                _add(merged, request.client_index, EngineCoreOutputs(outputs=[ended]))
+            self._ended += self.finish_requests(list(model_runner_output.failed), RequestStatus.FINISHED_ERROR)
+        for request in self._ended:
+            ended = EngineCoreOutput(
+                request_id=request.request_id,
+                new_token_ids=[],
+                finish_reason=request.get_finished_reason(),
+                events=request.take_events(),
+                trace_headers=request.trace_headers,
+            )
+            _add(merged, request.client_index, EngineCoreOutputs(outputs=[ended]))
+        self._ended = []
         stats = self.make_stats()
         if stats is not None:
             first = next(iter(merged.values()), None)

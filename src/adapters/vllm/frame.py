@@ -14,7 +14,7 @@ from vllm.v1.outputs import AsyncModelRunnerOutput, LogprobsLists, LogprobsTenso
 
 from ...ports.generator import HostResult, Readback
 from ...ports.step import StepPlan
-from .host_sampling import GrammarMask, HostBatch, HostRow
+from .host_sampling import GrammarMask, HostBatch, HostRow, HostTokens
 from .outputs import PlannedRunnerOutput
 
 log = structlog.get_logger(__name__)
@@ -106,7 +106,7 @@ class Frame(AsyncModelRunnerOutput):
             chosen = result.tokens.numpy()[self.device_rows]
         if path.host:
             assert result.logits is not None
-            host = self._host_batch.sample(self._host_rows, result.logits, self._grammar)
+            host = self._sample(result.logits)
             if path.all_host:
                 chosen = np.asarray(host.tokens, np.int32)
             else:
@@ -135,6 +135,20 @@ class Frame(AsyncModelRunnerOutput):
                 output.failed[plan.request_ids[at[i]]] = why
                 log.error("request_failed", request_id=plan.request_ids[at[i]], why=why)
         return output
+
+    def _sample(self, logits: torch.Tensor) -> HostTokens:
+        """A sampler that raises (a user's logits processor, say) ends the rows it was asked for, not the engine."""
+        try:
+            return self._host_batch.sample(self._host_rows, logits, self._grammar)
+        except Exception as error:
+            log.exception("host_sampling_failed", requests=[row.request_id for row in self._host_rows])
+            self._host_batch.reset()
+            why = f"sampling raised {type(error).__name__}: {error}"
+            return HostTokens(
+                tokens=[0] * len(self._host_rows),
+                logprobs=None,
+                failed=dict.fromkeys(range(len(self._host_rows)), why),
+            )
 
     def _failure(self, why: str) -> PlannedRunnerOutput:
         plan = self.plan

@@ -88,8 +88,13 @@ class HostBatch:
     def __init__(self, *, vocab_size: int, sampler: Sampler, processors: Callable[[], LogitsProcessors]) -> None:
         self._vocab_size = vocab_size
         self._sampler = sampler
-        self._processors = processors()
+        self._make_processors = processors
         self._check = _RowCheck()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every row and what the logits processors hold of it: nothing half-done is left behind."""
+        self._processors = self._make_processors()
         # Last, so that it sees what every other mask left.
         self._processors.non_argmax_invariant.append(self._check)
         self._rows: list[HostRow] = []

@@ -293,4 +293,5 @@ def grammar_mask(grammar: Any) -> GrammarMask | None:
     """vLLM's ``GrammarOutput`` in our words."""
     if grammar is None:
         return None
-    return GrammarMask(request_ids=grammar.structured_output_request_ids, bitmask=grammar.grammar_bitmask)
+    # vLLM fills one buffer for every step; the mask of a frame in flight would become that of a later frame.
+    return GrammarMask(request_ids=grammar.structured_output_request_ids, bitmask=grammar.grammar_bitmask.copy())

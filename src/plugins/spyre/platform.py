@@ -7,6 +7,7 @@ process more and edits the environment.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -102,9 +103,9 @@ class SpyrePlatform(Platform):
 
     @classmethod
     def pre_register_and_update(cls, parser: FlexibleArgumentParser | None = None) -> None:
-        """Refuse what the environment alone decides, pin the V1 runner, and keep the default number of sequences small."""
+        """Refuse what the environment alone decides, pin the V1 runner, keep the default number of sequences small."""
         from ...adapters.vllm.releases.batch_defaults import cap_default_sequences
-        from ...adapters.vllm.releases.triton import quiet_exit
+        from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
         from .host import read_host
 
         problems = read_host().refusals()
@@ -115,6 +116,7 @@ class SpyrePlatform(Platform):
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
         cap_default_sequences(MAX_NUM_SEQS)
         if parser is not None:
+            quick_exit()
             quiet_exit()
 
     @classmethod
@@ -127,7 +129,11 @@ class SpyrePlatform(Platform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
+        from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
         from ...adapters.vllm.spyre.config import check_and_update
         from .host import read_host
 
+        if multiprocessing.parent_process() is not None:  # the engine's own process, where the hook runs once more
+            quick_exit()
+            quiet_exit()
         check_and_update(vllm_config, read_host())

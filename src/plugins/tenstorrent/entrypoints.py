@@ -26,8 +26,18 @@ def present_chips() -> int:
 
 def selection() -> Selection:
     """Which device this process serves on, from the environment and the machine."""
-    real = importlib.util.find_spec("ttnn") is not None and present_chips() > 0
-    return select_mesh(os.environ, real)
+    return select_mesh(os.environ, has_ttnn() and (present_chips() > 0 or simulator() is not None))
+
+
+def has_ttnn() -> bool:
+    """Whether ttnn is installed; nothing of it is imported. A folder of that name without code is not ttnn."""
+    spec = importlib.util.find_spec("ttnn")
+    return spec is not None and spec.origin is not None
+
+
+def simulator() -> str | None:
+    """tt-metal's simulator, which stands in for the chips, where the environment names one."""
+    return os.environ.get("TT_METAL_SIMULATOR", "").strip() or None
 
 
 def platform_plugin() -> str | None:
@@ -39,10 +49,15 @@ def platform_plugin() -> str | None:
 
 
 def register() -> None:
-    """Register our models with vLLM; nothing where the platform is not selected. Called in every vLLM process."""
+    """Register our models with vLLM and join its log; nothing where the platform is not selected. Called in every
+    vLLM process."""
     chosen = selection()
     if chosen.device is None or chosen.problem is not None:
         return
+    from ...adapters.telemetry.logs import join_vllm_logs
+    from ...adapters.vllm.releases.closing_log import expect_the_end
     from .host import register_models
 
+    join_vllm_logs()
+    expect_the_end()
     register_models()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...adapters.vllm.tenstorrent.bundles import read_bundles
 from ...adapters.vllm.tenstorrent.config import Host
 from ...adapters.vllm.tenstorrent.registry import ModelRegistrar
+from ...domain.launch_words import launch_words, missing_checkpoint
 from ...domain.model_table import EmulatedClasses
+from ...domain.rules import ConfigFacts, parallel_refusals
 from ...domain.selection import Device
-from .entrypoints import present_chips, selection
+from .chips import count_chips
+from .entrypoints import selection
 
 EMULATED_CHIPS = 32
 """Chips of the emulated machine: a Galaxy."""
@@ -30,11 +34,40 @@ def read_host() -> Host:
     return Host(
         device=device,
         problem=chosen.problem,
-        chips=EMULATED_CHIPS if device is Device.EMULATED else present_chips(),
+        chips=(lambda: EMULATED_CHIPS) if device is Device.EMULATED else count_chips,
         environment=dict(os.environ),
         registrar=ModelRegistrar(device, EMULATED_CLASSES, dict(os.environ), read_bundles(_extra_models())),
         worker=WORKER,
     )
+
+
+def command_line_refusals(arguments: Sequence[str]) -> tuple[str, ...]:
+    """What ``vllm serve`` would answer badly before it asks the platform (``arguments``: without the program)."""
+    words = launch_words(arguments)
+    problems = parallel_refusals(
+        ConfigFacts(
+            tensor_parallel_size=words.tensor_parallel_size, pipeline_parallel_size=words.pipeline_parallel_size
+        )
+    )
+    if words.model is None:
+        return problems
+    missing = missing_checkpoint(
+        words.model,
+        is_folder=Path(words.model).expanduser().is_dir(),
+        in_cache=_in_hub_cache(words.model),
+        offline=os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in ("1", "ON", "YES", "TRUE"),
+    )
+    return problems if missing is None else (*problems, missing)
+
+
+def _in_hub_cache(model: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(model, "config.json"), str)
+    except HFValidationError:
+        return False
 
 
 def register_models() -> None:

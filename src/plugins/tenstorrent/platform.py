@@ -5,13 +5,16 @@ inside the hooks only.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from ...domain.rules import ConfigurationError
+from ...domain.selection import Device
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -37,6 +40,18 @@ class TTPlatform(Platform):
     def uses_host_device_handling(self) -> bool:
         """torch has no device named tt."""
         return True
+
+    @property
+    def supported_dtypes(self) -> list[torch.dtype]:
+        """The first one is what a float32 checkpoint is served in where ``--dtype`` is left out.
+
+        The emulator computes in float32; with a KV cache in bfloat16 its rounding makes a text depend on what else is
+        in the batch, and two requests with one seed may differ.
+        """
+        from .host import read_host
+
+        usual: list[torch.dtype] = super().supported_dtypes
+        return sorted(usual, key=lambda d: d is not torch.float32) if read_host().device is Device.EMULATED else usual
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:
@@ -96,26 +111,33 @@ class TTPlatform(Platform):
     def pre_register_and_update(cls, parser: FlexibleArgumentParser | None = None) -> None:
         """Refuse what the environment alone decides, pin the V1 scheduling contract (1.3), and set our defaults on the
         command line: one API server, since lanes are folded into one engine, and the rows of a device batch."""
-        from ...adapters.vllm.releases.triton import quiet_exit
-        from .host import read_host
+        from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
+        from .host import command_line_refusals, read_host
 
         problems = read_host().refusals()
+        if parser is not None:
+            problems += command_line_refusals(sys.argv[1:])
         if problems:
             if parser is not None:
                 parser.error("; ".join(problems))
             raise ConfigurationError(problems)
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         if parser is not None:
+            quick_exit()
             quiet_exit()
             parser.set_defaults(api_server_count=1, max_num_seqs=DEFAULT_ROWS)
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
+        from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
         from ...adapters.vllm.tenstorrent.config import check_and_update
         from . import last_config
         from .host import read_host
 
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+        if multiprocessing.parent_process() is not None:  # the engine's own process, where the hook runs once more
+            quick_exit()
+            quiet_exit()
         if check_and_update(vllm_config, read_host()) is not None:
             last_config.keep(vllm_config)
 

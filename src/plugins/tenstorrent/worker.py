@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,30 @@ class Worker(TTWorker):
             return open_emulated_mesh(
                 config.topology.mesh, available=EMULATED_CHIPS, seed=self.model_config.seed, environment=os.environ
             )
-        raise NotImplementedError(
-            "opening a real mesh is not bound yet; serve on the emulated one with STEPSHAPE_TT_DEVICE=emulated"
+        from ...adapters.ttnn.mesh import MeshSettings, open_mesh
+
+        options, capabilities = config.options, config.capabilities
+        return open_mesh(
+            MeshSettings(
+                shape=config.topology.mesh,
+                fabric_config=options.fabric_config,
+                fabric_reliability_mode=options.fabric_reliability_mode,
+                model_fabric=capabilities.fabric_config,
+                dispatch_core_axis=options.dispatch_core_axis,
+                trace_region_size=0 if options.trace_mode is TraceMode.NONE else options.trace_region_size,
+                worker_l1_size=options.worker_l1_size or 0,
+                l1_small_size=options.l1_small_size or 0,
+                num_command_queues=capabilities.num_command_queues,
+            )
         )
 
     def build_generator(self, config: ResolvedConfig, mesh: Mesh) -> Generator[torch.Tensor]:
         model_class: Any = load_class(config.model_class)
+        # A model takes its dtype from the config it is given; --dtype is vLLM's, and vLLM keeps it beside that config.
+        hf_config = copy.copy(self.model_config.hf_config)
+        hf_config.dtype = self.model_config.dtype
         model = model_class.initialize_vllm_model(
-            self.model_config.hf_config,
+            hf_config,
             mesh.handle,
             config.topology.capacity,
             max_seq_len=self.model_config.max_model_len,

@@ -6,7 +6,7 @@ the hook runs again there, on values that are already folded.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -45,7 +45,8 @@ class Host:
     device: Device
     problem: str | None
     """why the selection of the device cannot stand"""
-    chips: int
+    chips: Callable[[], int]
+    """counts the chips; raises ``TopologyError`` where that cannot be done"""
     environment: Mapping[str, str]
     registrar: ModelRegistrar
     worker: str
@@ -220,7 +221,7 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
 
 
 def _mesh(host: Host) -> tuple[int, int]:
-    visible = visible_devices(host.environment.get("TT_VISIBLE_DEVICES"), host.chips)
+    visible = visible_devices(host.environment.get("TT_VISIBLE_DEVICES"), host.chips())
     return parse_mesh(host.environment.get("MESH_DEVICE"), visible)
 
 

@@ -32,11 +32,17 @@ class ModelRegistrar:
         self._environment = environment
         self._bundles = bundles
 
-    def register_all(self, test_models: bool = False) -> None:
+    def register_all(self) -> None:
         """Register what can be named without a checkpoint: bundles, and on a real mesh tt-metal's models; on the
-        emulator every causal LM of ``transformers``, the ones vLLM does not know also under their own name, so that
-        it looks no further for them."""
-        targets = self._targets(test_models)
+        emulator every causal LM of ``transformers``. What vLLM does not know is registered under its own name as well:
+        vLLM looks a checkpoint's architecture up before it asks the platform, and would refuse it (contract 8.41).
+
+        For the same reason test models are among them; without their option :meth:`target_of` refuses them later."""
+        targets = self._targets(test_models=True)
+        for architecture, target in list(targets.items()):
+            bare = architecture.removeprefix(PREFIX)
+            if bare not in ModelRegistry.models:
+                targets.setdefault(bare, target)
         if self._device is Device.EMULATED:
             from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -62,6 +68,10 @@ class ModelRegistrar:
                 _register(name, target)
                 return name.removeprefix(PREFIX), target
         wanted = ", ".join(architectures) or "a checkpoint without architectures"
+        if not test_models and any(prefixed(name) in self._targets(test_models=True) for name in architectures):
+            raise ConfigurationError(
+                (f"{wanted} is a test model; set additional_config.tt.register_test_models to true to serve it",)
+            )
         raise ConfigurationError(
             (
                 f"no model for a Tenstorrent mesh serves {wanted}; serve one of {', '.join(sorted(targets))}, "

@@ -1,9 +1,11 @@
 """vLLM's worker for a mesh: opens the device, loads the model, sizes the KV pools, runs plans, closes the device."""
 from __future__ import annotations
 
+import functools
 import time
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import structlog
 import torch
@@ -31,6 +33,26 @@ from .scheduler import engine_settings
 log = structlog.get_logger(__name__)
 
 _LAYOUTS = ["LBHNC", "LBNHC", "BLHNC", "BLNHC"]
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def _closes_on_failure(
+    step: Callable[Concatenate[TTWorker, Arguments], Result],
+) -> Callable[Concatenate[TTWorker, Arguments], Result]:
+    """A step of the start: where it fails the mesh is closed, since vLLM does not shut a worker down that failed to
+    start, and the chips would stay locked."""
+
+    @functools.wraps(step)
+    def guarded(self: TTWorker, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return step(self, *args, **kwargs)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    return guarded
 
 
 class TTWorker(WorkerBase):
@@ -60,19 +82,16 @@ class TTWorker(WorkerBase):
 
     # -- start -----------------------------------------------------------------------------------------------------
 
+    @_closes_on_failure
     def init_device(self) -> None:
         self.device = torch.device("cpu")  # host tensors; the mesh is not a torch device
         spare_absent_accelerator()
         self._mesh = self.open_mesh(self._config)
         set_random_seed(self.model_config.seed)
 
+    @_closes_on_failure
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
-        try:
-            self._generator = self.build_generator(self._config, self._opened())
-        except BaseException:
-            # vLLM does not shut a worker down that failed to start; the chips would stay locked.
-            self.shutdown()
-            raise
+        self._generator = self.build_generator(self._config, self._opened())
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         own = self.kv_cache_spec(self._config)
@@ -91,6 +110,7 @@ class TTWorker(WorkerBase):
     def update_max_model_len(self, max_model_len: int) -> None:
         self.model_config.max_model_len = max_model_len
 
+    @_closes_on_failure
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         generator = self._loaded()
         layers = num_attention_layers(self.vllm_config)
@@ -120,6 +140,7 @@ class TTWorker(WorkerBase):
         )
         self._width = max(widths)
 
+    @_closes_on_failure
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Two phases: every program is compiled before the first trace is captured, since a compile after that may
         allocate where the trace replays (contract 3.7)."""
