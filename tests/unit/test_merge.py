@@ -122,11 +122,11 @@ class Engine(RuleBasedStateMachine):
         self.preempted: list[str] = []
         self.gone: list[tuple[str, bool]] = []
 
-    def released(self) -> dict[str, list[str]]:
-        return {
-            "finished": [name for name, kept in self.gone if not kept],
-            "preempted": [name for name, kept in self.gone if kept],
-        }
+    def finished(self) -> list[str]:
+        return [name for name, kept in self.gone if not kept]
+
+    def lost(self) -> list[str]:
+        return [name for name, kept in self.gone if kept]
 
     def check(self, plan: StepPlan[str]) -> None:
         assert {r.request_id for r in plan.released} == {name for name, _ in self.gone}
@@ -144,11 +144,14 @@ class Engine(RuleBasedStateMachine):
         else:
             self.count += 1
             name = f"r{self.count}"
-        self.check(plan_prefill(self.planner, prefill_step(arrival(name), **self.released())))
+        step = prefill_step(arrival(name), finished=self.finished(), preempted=self.lost())
+        self.check(plan_prefill(self.planner, step))
 
     @rule()
     def decode(self) -> None:
-        self.check(plan_decode(self.planner, decode_step(*[(name, 4) for name in self.row], **self.released())))
+        decoding = [(name, 4) for name in self.row]
+        step = decode_step(*decoding, finished=self.finished(), preempted=self.lost())
+        self.check(plan_decode(self.planner, step))
 
     @precondition(lambda self: self.row)
     @rule(index=st.integers(0, 1), keep=st.booleans())

@@ -1,5 +1,6 @@
 """From a ``VllmConfig`` to what one mesh engine runs with, and back: facts read, rules asked, changes written.
- The result is kept as plain JSON in ``additional_config``, because the config is pickled to the engine process and
+
+The result is kept as plain JSON in ``additional_config``, because the config is pickled to the engine process and
 the hook runs again there, on values that are already folded.
 """
 
@@ -258,6 +259,8 @@ def _read_facts(vllm_config: VllmConfig, host: Host) -> ConfigFacts:
         lora=vllm_config.lora_config is not None,
         kv_transfer=vllm_config.kv_transfer_config is not None,
         executor=backend if backend is None or isinstance(backend, str) else backend.__name__,
+        quantization=None if model.quantization is None else str(model.quantization),
+        kv_cache_dtype=str(cache.cache_dtype),
         runner_type=model.runner_type,
         encoder_decoder=model.is_encoder_decoder,
         max_model_len=model.max_model_len,
