@@ -26,6 +26,10 @@ def galaxy(monkeypatch: pytest.MonkeyPatch) -> Any:
     # vLLM looks at a model class in a process of its own, which has to find the double too.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("EXTRA_MODELS_DIR", str(EXAMPLES))
+    # vLLM calls this once a process, which may have been before the bundle was named.
+    from stepshape.plugins.tenstorrent.entrypoints import register
+
+    register()
     return plug_in(cluster="GALAXY", chips=32)
 
 
