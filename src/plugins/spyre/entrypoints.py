@@ -41,7 +41,9 @@ def register() -> None:
     if chosen.device is None or chosen.problem is not None:
         return
     from ...adapters.torch_spyre.layers.layer_math import SpyreLayers
+    from ...adapters.vllm.releases.closing_log import expect_the_end
     from ...adapters.vllm.spyre.layers.registration import register_layers
 
+    expect_the_end()
     exact = chosen.device is Device.EMULATED and os.environ.get(ROUNDING, "").strip() == "off"
     register_layers(SpyreLayers(exact=exact))
