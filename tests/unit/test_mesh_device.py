@@ -64,8 +64,14 @@ def test_a_command_that_raises_raises_from_its_event_and_no_other() -> None:
 def test_closing_is_idempotent_logged_once_and_ends_what_waits() -> None:
     mesh: Mesh = open_emulated_mesh((8, 4))
     assert isinstance(mesh, EmulatedMesh)
-    gate = threading.Event()
-    running = mesh.submit(gate.wait)
+    started, gate = threading.Event(), threading.Event()
+
+    def first() -> bool:
+        started.set()
+        return gate.wait()
+
+    running = mesh.submit(first)
+    started.wait()  # else a busy machine closes the mesh before its thread took the first command
     waiting = mesh.submit(lambda: 1)
     closer = threading.Thread(target=mesh.close)
     with capture_logs() as logs:
