@@ -36,7 +36,8 @@ def platform_plugin() -> str | None:
 
 
 def register() -> None:
-    """Join vLLM's log and put our layers in place of vLLM's; nothing where the platform is not selected. Called in every vLLM process."""
+    """Join vLLM's log and put our layers in place of vLLM's; nothing where the platform is not selected. Called in
+    every vLLM process."""
     chosen = selection()
     if chosen.device is None or chosen.problem is not None:
         return

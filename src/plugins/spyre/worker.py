@@ -60,6 +60,8 @@ class Worker(SpyreWorker):
             widen_heads=widen_heads,
             widen_mlp=widen_mlp,
             weights_dtype=torch.float32 if card.exact else torch_dtype(self.model_config),
+            seal=lambda: None if compiler is None else compiler.backend.seal(),
+            late_graphs=lambda: 0 if compiler is None else compiler.backend.late,
             progress=progress_bar,
         )
 
