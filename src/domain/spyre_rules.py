@@ -73,7 +73,6 @@ def spyre_refusals(facts: SpyreFacts) -> tuple[str, ...]:
             "leave --dtype out"
         )
     sizes = (
-        ("tensor_parallel_size", facts.tensor_parallel_size, "the cards' collectives are not bound yet"),
         ("pipeline_parallel_size", facts.pipeline_parallel_size, "a collective on Spyre reduces over every card"),
         ("data_parallel_size", facts.data_parallel_size, "an engine has one scheduler and one group of cards"),
         ("prefill_context_parallel_size", facts.prefill_context_parallel_size, "a sequence's pages stay on one card"),

@@ -33,7 +33,6 @@ def test_a_plain_launch_is_not_refused() -> None:
     [
         ({"dtype": "bfloat16"}, "dtype bfloat16 is not supported on this Spyre device; use --dtype float16"),
         ({"dtype": "float32"}, "dtype float32 is not supported"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not supported on Spyre"),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size=2 is not supported on Spyre"),
         ({"data_parallel_size": 2}, "data_parallel_size=2 is not supported on Spyre"),
         ({"prefill_context_parallel_size": 2}, "prefill_context_parallel_size=2"),

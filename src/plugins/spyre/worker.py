@@ -38,7 +38,8 @@ class Worker(SpyreWorker):
         config = resolved(self.vllm_config)
         cards = config.options.devices
         index = self.local_rank if cards is None else cards[self.local_rank]
-        card = open_emulated(index) if config.device is Device.EMULATED else open_real(index)
+        ranks = self.parallel_config.tensor_parallel_size
+        card = open_emulated(index, ranks) if config.device is Device.EMULATED else open_real(index)
         raise_dynamo_limits()
         compiler = TorchCompiler(CountingBackend(card.backend)) if config.compiled else None
         report = os.environ.get(REPORT_VARIABLE, "").strip()
