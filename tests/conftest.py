@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,10 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # vLLM asks for its platform while it is imported; every test that needs one needs this one.
 os.environ.setdefault("STEPSHAPE_TT_DEVICE", "emulated")
+
+# A shell that starts us in the background has SIGINT ignored, and so would every process that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A loaded machine is no failure; hypothesis has a profile of its own where CI is set, without deadline either.
 settings.register_profile("here", deadline=None)

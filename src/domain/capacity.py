@@ -66,8 +66,8 @@ def refuse_model_len(max_model_len: int, num_blocks: int, block_size: int) -> st
         return None
     if largest == 0:
         return (
-            f"a KV pool of {num_blocks} block holds no request, since block 0 is the null block; "
-            "give the model a larger KV budget"
+            f"a KV pool of {num_blocks} blocks of {block_size} tokens holds no request, since one block is the null "
+            "block; give the model a larger KV budget"
         )
     return (
         f"max_model_len={max_model_len} does not fit the KV pool of a lane ({num_blocks} blocks of {block_size} "

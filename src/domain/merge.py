@@ -190,6 +190,10 @@ class Planner(Generic[Params]):
         if not len(ids) == len(starts) == len(scheduled) == len(emits):
             raise LookupError(f"a lane's pass is not parallel: {len(ids)} ids, {len(scheduled)} token counts")
         self._stale = ReloadCause.AFTER_PREFILL
+        if admitted:
+            # A request may be back on another row than it had: what followed from the old rows is void, even if the
+            # same requests decode next.
+            self._decoding = None
         # Only rows that reach the end of what is known are sampled, so only they have a path.
         path = self._sampling.path(
             Phase.PREFILL, [self._own_reason[i] for i, emit in zip(ids, emits, strict=True) if emit]

@@ -7,7 +7,6 @@ because the engine schedules step N+1 before it asks for step N (contract 8.20).
 """
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -16,12 +15,6 @@ import attrs
 
 from ..ports.step import Phase
 from .reload import ReloadCause
-
-
-class FrameState(enum.Enum):
-    SUBMITTED = "submitted"
-    READ = "read"
-    APPLIED = "applied"
 
 
 @attrs.frozen

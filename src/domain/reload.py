@@ -18,7 +18,6 @@ class ReloadCause(enum.Enum):
     ROWS_CHANGED = "the set of decoding rows changed"
     HOST_SAMPLED = "the last tokens were chosen on the host"
     NOT_RESIDENT = "the model does not keep its inputs resident"
-    LOST = "the last decode failed"
 
 
 def reload_commands(cause: ReloadCause | None, *, rows_grown: bool, device_sampling: bool) -> ReloadCommands:

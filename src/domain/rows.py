@@ -59,7 +59,3 @@ class RowTable:
         if row is not None:
             heapq.heappush(self._free[row // self.rows_per_lane], row)
         return row
-
-    def highest_row(self) -> int:
-        """Highest row in use; -1 when none is."""
-        return max(self._row_of.values(), default=-1)

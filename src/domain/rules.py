@@ -1,5 +1,6 @@
 """What a launch may ask for, and what is changed for it, each with the reason (tenstorrent contract 1.3 and 1.4).
- Two functions over one plain value. :func:`launch_refusals` needs no model; :func:`settle` follows what the model
+
+Two functions over one plain value. :func:`launch_refusals` needs no model; :func:`settle` follows what the model
 declares.
 """
 
@@ -74,6 +75,9 @@ class ConfigFacts:
     speculative: bool = False
     lora: bool = False
     kv_transfer: bool = False
+    quantization: str | None = None
+    """``--quantization`` or what the checkpoint says; None: none"""
+    kv_cache_dtype: str = "auto"
     executor: str | None = None
     """``distributed_executor_backend`` as far as it is known"""
     runner_type: str = "generate"
@@ -109,6 +113,16 @@ def launch_refusals(facts: ConfigFacts) -> tuple[str, ...]:
         problems.append("LoRA is not supported on a Tenstorrent mesh; leave --enable-lora out and serve merged weights")
     if facts.kv_transfer:
         problems.append("KV transfer is not supported on a Tenstorrent mesh; leave --kv-transfer-config out")
+    if facts.quantization is not None:
+        problems.append(
+            f"quantization={facts.quantization} is not applied on a Tenstorrent mesh, a model there chooses its own "
+            "formats; leave --quantization out and serve an unquantized checkpoint"
+        )
+    if facts.kv_cache_dtype != "auto":
+        problems.append(
+            f"kv_cache_dtype={facts.kv_cache_dtype} is not applied on a Tenstorrent mesh, the KV cache has the model's "
+            "dtype; leave --kv-cache-dtype out"
+        )
     if facts.executor not in (None, "uni", "mp"):
         problems.append(
             f"distributed_executor_backend={facts.executor} is not supported, one process drives the mesh; use uni "

@@ -1,5 +1,6 @@
 """The operator's options under ``additional_config["tt"]`` (tenstorrent contract 1.8).
- Every problem is found and named, not only the first: a start-up takes long enough that a second failed one is worth
+
+Every problem is found and named, not only the first: a start-up takes long enough that a second failed one is worth
 avoiding.
 """
 
@@ -166,6 +167,11 @@ def read_tt_options(additional_config: Any) -> TTOptions:
     if not isinstance(additional_config, Mapping):
         raise OptionsError(
             (f"additional_config is a {type(additional_config).__name__}, not a dict; pass a JSON object",)
+        )
+    near = [key for key in map(str, additional_config) if key != "tt" and key.lower().partition(".")[0] == "tt"]
+    if near:
+        raise OptionsError(
+            (f'additional_config has {near[0]!r}, which nothing reads; put the options in one object under "tt"',)
         )
     section = additional_config.get("tt", {})
     if not isinstance(section, Mapping):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stepshape.adapters.ttnn.reference_weights import ReferenceWeights
+from stepshape.domain.rules import ConfigurationError
 from tests.double import FOLDER, plug_in
 from tests.double_worker import DOUBLE_WORKER
 from tests.engines import engine, random_prompts
@@ -25,6 +26,10 @@ def galaxy(monkeypatch: pytest.MonkeyPatch) -> Any:
     # vLLM looks at a model class in a process of its own, which has to find the double too.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("EXTRA_MODELS_DIR", str(EXAMPLES))
+    # vLLM calls this once a process, which may have been before the bundle was named.
+    from stepshape.plugins.tenstorrent.entrypoints import register
+
+    register()
     return plug_in(cluster="GALAXY", chips=32)
 
 
@@ -89,3 +94,17 @@ def test_a_start_that_fails_after_the_opening_closes_the_mesh(galaxy: Any) -> No
     ):
         pass
     assert galaxy.journal[-2:] == ["close_mesh_device 8x4", "set_fabric_config DISABLED"]
+
+
+def test_the_chips_named_on_the_command_line_are_the_ones_ttnn_sees(
+    galaxy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TT_VISIBLE_DEVICES", "")
+    with (
+        pytest.raises(ConfigurationError, match="MESH_DEVICE=TG wants an 8x4 mesh of 32 chips and 2 are there"),
+        engine(EXAMPLES / "reference_model", max_len=160, worker_cls=DOUBLE_WORKER, device_ids=[0, 1]),
+    ):
+        pass
+    ids = list(range(32))
+    with engine(EXAMPLES / "reference_model", max_len=160, worker_cls=DOUBLE_WORKER, device_ids=ids):
+        assert os.environ["TT_VISIBLE_DEVICES"] == ",".join(map(str, ids))

@@ -60,7 +60,7 @@ def test_field_case_34_the_refusal_names_the_largest_that_fits() -> None:
     assert refuse_model_len(2048, num_blocks=33, block_size=64) is None
     only = refuse_model_len(16, num_blocks=1, block_size=64)
     assert only is not None
-    assert only.startswith("a KV pool of 1 block holds no request")
+    assert only.startswith("a KV pool of 1 blocks of 64 tokens holds no request")
 
 
 def test_page_tables_are_as_wide_as_the_longest_request_or_the_pool() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from stepshape.ports.capabilities import ModelCapabilities
 from stepshape.ports.sampling import HostReason, SampleOnDevice, SamplingTraits
-from stepshape.ports.step import Growth, Phase, Release, ReloadCommands
+from stepshape.ports.step import Growth, Phase, Release, ReloadCommands, StepPlan
 
 from ..builders import arrival, decode_step, plan_decode, plan_prefill, planner, prefill_step
 
@@ -92,6 +95,76 @@ def test_a_preempted_request_gives_its_row_back_and_comes_back_as_an_arrival() -
     assert plan.released == (Release("b", 1),)
     plan = plan_prefill(p, prefill_step(arrival("c"), arrival("b", 6, resumed=True), finished=["a"]))
     assert [(a.request_id, a.row, a.resumed) for a in plan.admitted] == [("c", 0, False), ("b", 1, True)]
+
+
+def test_a_request_that_resumes_on_another_row_decodes_there() -> None:
+    """The same ids decode as before the preemption, and nothing else of that batch is true any more."""
+    p = planner(rows=2)
+    plan_prefill(p, prefill_step(arrival("x"), arrival("a")))
+    plan_decode(p, decode_step(("a", 4), finished=["x"]))
+    plan_prefill(p, prefill_step(arrival("c", 10), chunk=4))
+    plan_decode(p, decode_step(preempted=["a"]))
+    plan_prefill(p, prefill_step(arrival("a", 5, resumed=True), finished=["c"]))
+    plan = plan_decode(p, decode_step(("a", 5)))
+    assert (list(plan.rows), plan.same_rows) == ([0], False)
+    assert plan.reload == RELOAD_ALL
+
+
+class Engine(RuleBasedStateMachine):
+    """Any order of admitting, decoding, finishing and preempting: every decode runs its requests on the rows they were
+    admitted to, and rows are kept, conserved and never shared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.planner = planner(rows=2)
+        self.row: dict[str, int] = {}
+        self.count = 0
+        self.preempted: list[str] = []
+        self.gone: list[tuple[str, bool]] = []
+
+    def finished(self) -> list[str]:
+        return [name for name, kept in self.gone if not kept]
+
+    def lost(self) -> list[str]:
+        return [name for name, kept in self.gone if kept]
+
+    def check(self, plan: StepPlan[str]) -> None:
+        assert {r.request_id for r in plan.released} == {name for name, _ in self.gone}
+        self.gone = []
+        for admission in plan.admitted:
+            assert admission.row not in self.row.values()
+            self.row[admission.request_id] = admission.row
+        assert [self.row[name] for name in plan.request_ids] == list(plan.rows)
+
+    @precondition(lambda self: len(self.row) < 2)
+    @rule(again=st.booleans())
+    def admit(self, again: bool) -> None:
+        if again and self.preempted:
+            name = self.preempted.pop(0)
+        else:
+            self.count += 1
+            name = f"r{self.count}"
+        step = prefill_step(arrival(name), finished=self.finished(), preempted=self.lost())
+        self.check(plan_prefill(self.planner, step))
+
+    @rule()
+    def decode(self) -> None:
+        decoding = [(name, 4) for name in self.row]
+        step = decode_step(*decoding, finished=self.finished(), preempted=self.lost())
+        self.check(plan_decode(self.planner, step))
+
+    @precondition(lambda self: self.row)
+    @rule(index=st.integers(0, 1), keep=st.booleans())
+    def leave(self, index: int, keep: bool) -> None:
+        name = sorted(self.row)[index % len(self.row)]
+        del self.row[name]
+        self.gone.append((name, keep))
+        if keep:
+            self.preempted.append(name)
+
+
+TestEngine = Engine.TestCase
+TestEngine.settings = settings(max_examples=30, stateful_step_count=15)
 
 
 def test_preempted_and_resumed_in_one_step() -> None:

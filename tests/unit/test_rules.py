@@ -44,6 +44,8 @@ def changes(facts: ConfigFacts, capabilities: ModelCapabilities, options: TTOpti
         ({"lora": True}, "LoRA is not supported", "leave --enable-lora out"),
         ({"kv_transfer": True}, "KV transfer is not supported", "leave --kv-transfer-config out"),
         ({"executor": "ray"}, "distributed_executor_backend=ray is not supported", "use uni"),
+        ({"quantization": "fp8"}, "quantization=fp8 is not applied", "leave --quantization out"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype=fp8 is not applied", "leave --kv-cache-dtype out"),
         ({"runner_type": "pooling"}, "runner 'pooling' is not supported", "generates text"),
         ({"encoder_decoder": True}, "encoder-decoder models are not supported", "decoder-only"),
         ({"rust_frontend": True}, "VLLM_USE_RUST_FRONTEND=1 would skip the request checks", "unset it"),

@@ -131,3 +131,9 @@ def test_reading_either_gives_options_or_a_sentence_for_each_bad_key(section: di
     assert len(found) <= len(section)
     assert all(problem.startswith("additional_config.tt") for problem in found)
     assert bool(found) or set(section) <= {field.name for field in attrs.fields(TTOptions)}
+
+
+@pytest.mark.parametrize("key", ["TT", "tt.sample_on_device_mode", "Tt"])
+def test_options_beside_their_section_are_not_ignored(key: str) -> None:
+    with pytest.raises(OptionsError, match='put the options in one object under "tt"'):
+        read_tt_options({key: {"sample_on_device_mode": "all"}})

@@ -36,4 +36,8 @@ class StepLog:
             summary["device"] = dict(self._counters())
         log.info("served", **summary)
         if self._report is not None:
-            self._report.write_text(json.dumps(summary, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            try:
+                self._report.write_text(json.dumps(summary, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            except OSError as error:
+                # The mesh is still to be closed; a report that cannot be written must not stand in the way.
+                log.error("report_not_written", file=str(self._report), why=str(error))

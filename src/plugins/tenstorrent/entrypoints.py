@@ -1,5 +1,6 @@
 """The functions vLLM's plugin groups point at.
- vLLM imports this module while it is itself being imported, and calls ``platform_plugin`` in every process: the top
+
+vLLM imports this module while it is itself being imported, and calls ``platform_plugin`` in every process: the top
 level is the standard library and our domain only, and the look at the machine opens nothing.
 """
 

@@ -33,12 +33,30 @@ def read_host() -> Host:
     device = chosen.device or Device.REAL
     return Host(
         device=device,
-        problem=chosen.problem,
+        problem=chosen.problem or (_emulator_problem() if device is Device.EMULATED else None),
         chips=(lambda: EMULATED_CHIPS) if device is Device.EMULATED else count_chips,
         environment=dict(os.environ),
         registrar=ModelRegistrar(device, EMULATED_CLASSES, dict(os.environ), read_bundles(_extra_models())),
         worker=WORKER,
     )
+
+
+def _emulator_problem() -> str | None:
+    """What is wrong with the emulator's own variables: found here, or else minutes later in the engine's process."""
+    from ...adapters.emulator.mesh.faults import FAULTS_VARIABLE, FaultError, read_faults
+    from ...adapters.emulator.mesh.latency import LATENCY_VARIABLE, LatencyError, read_latency
+
+    try:
+        if os.environ.get(FAULTS_VARIABLE, "").strip():
+            read_faults(os.environ[FAULTS_VARIABLE])
+    except FaultError as error:
+        return f"{FAULTS_VARIABLE}: {error}"
+    try:
+        if os.environ.get(LATENCY_VARIABLE, "").strip():
+            read_latency(os.environ[LATENCY_VARIABLE])
+    except LatencyError as error:
+        return f"{LATENCY_VARIABLE}: {error}"
+    return None
 
 
 def command_line_refusals(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -53,11 +71,16 @@ def command_line_refusals(arguments: Sequence[str]) -> tuple[str, ...]:
         return problems
     missing = missing_checkpoint(
         words.model,
-        is_folder=Path(words.model).expanduser().is_dir(),
+        is_folder=_is_checkpoint(Path(words.model).expanduser()),
         in_cache=_in_hub_cache(words.model),
         offline=os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in ("1", "ON", "YES", "TRUE"),
     )
     return problems if missing is None else (*problems, missing)
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    """Whether vLLM finds a config there: a folder's, or a single GGUF file."""
+    return folder.is_file() or any((folder / name).is_file() for name in ("config.json", "params.json"))
 
 
 def _in_hub_cache(model: str) -> bool:

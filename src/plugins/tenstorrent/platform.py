@@ -1,5 +1,6 @@
 """The platform class vLLM asks about everything (tenstorrent contract 1.2 to 1.6).
- vLLM imports this module while ``vllm.platforms`` is being resolved: ``vllm.config`` and what imports it come in
+
+vLLM imports this module while ``vllm.platforms`` is being resolved: ``vllm.config`` and what imports it come in
 inside the hooks only.
 """
 
@@ -125,7 +126,9 @@ class TTPlatform(Platform):
         if parser is not None:
             quick_exit()
             quiet_exit()
-            parser.set_defaults(api_server_count=1, max_num_seqs=DEFAULT_ROWS)
+            parser.set_defaults(max_num_seqs=DEFAULT_ROWS)
+            if "--headless" not in sys.argv:  # vLLM refuses a server count beside it, whoever set it
+                parser.set_defaults(api_server_count=1)
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:

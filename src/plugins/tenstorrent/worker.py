@@ -12,7 +12,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec
 
 from ...adapters.telemetry.step_log import StepLog
 from ...adapters.ttnn.model_contract import ContractGenerator
-from ...adapters.vllm.tenstorrent.config import ResolvedConfig
+from ...adapters.vllm.tenstorrent.config import ResolvedConfig, assigned_devices
 from ...adapters.vllm.tenstorrent.registry import load_class
 from ...adapters.vllm.tenstorrent.worker import TTWorker
 from ...domain.selection import Device
@@ -34,6 +34,10 @@ class Worker(TTWorker):
             return open_emulated_mesh(
                 config.topology.mesh, available=EMULATED_CHIPS, seed=self.model_config.seed, environment=os.environ
             )
+        # Before ttnn is imported: it reads the visible chips once (contract 7.3).
+        assigned = assigned_devices(self.vllm_config)
+        if assigned is not None:
+            os.environ["TT_VISIBLE_DEVICES"] = assigned
         from ...adapters.ttnn.mesh import MeshSettings, open_mesh
 
         options, capabilities = config.options, config.capabilities

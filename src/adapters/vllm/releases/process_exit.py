@@ -1,9 +1,11 @@
 """The end of vLLM's processes: quick enough not to be killed, and quiet.
- Quick, 0.26 to 0.33: a spawned engine process ends by way of the interpreter's finalization, which collects garbage
+
+Quick, 0.26 to 0.33: a spawned engine process ends by way of the interpreter's finalization, which collects garbage
 several times over the heap of everything imported: seconds on a busy host, after which the front end says "force
 killing" although the mesh is long closed. vLLM freezes the heap first on ROCm alone (``v1/engine/core.py``,
 ``run_engine_core``).
- Quiet: xgrammar brings triton along, and torch and vLLM import it to find that no driver is active. When the
+
+Quiet: xgrammar brings triton along, and torch and vLLM import it to find that no driver is active. When the
 interpreter is gone, libtriton's binding library (triton 3.9) prints a page of "nanobind: leaked ..." to standard
 error and offers no way to turn it off. triton's own worker processes close standard error as their last act
 (``triton/_compile_warmup_pool.py``); so does this.

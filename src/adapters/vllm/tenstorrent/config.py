@@ -1,5 +1,6 @@
 """From a ``VllmConfig`` to what one mesh engine runs with, and back: facts read, rules asked, changes written.
- The result is kept as plain JSON in ``additional_config``, because the config is pickled to the engine process and
+
+The result is kept as plain JSON in ``additional_config``, because the config is pickled to the engine process and
 the hook runs again there, on values that are already folded.
 """
 
@@ -14,6 +15,7 @@ from vllm.config import VllmConfig
 from vllm.logger import init_logger
 
 from ....domain.capacity import DEFAULT_TOKENS_ALL_USERS, kv_blocks, refuse_model_len
+from ....domain.device_groups import bind_rank
 from ....domain.model_table import SINGLE_EXECUTE, ModelTableError, prefixed
 from ....domain.rules import (
     ConfigFacts,
@@ -151,7 +153,7 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
         problems.extend(error.problems)
     mesh = (1, 1)
     try:
-        mesh = _mesh(host)
+        mesh = _mesh(vllm_config, host)
     except TopologyError as error:
         problems.append(str(error))
     if problems:
@@ -220,8 +222,14 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
     return result
 
 
-def _mesh(host: Host) -> tuple[int, int]:
-    visible = visible_devices(host.environment.get("TT_VISIBLE_DEVICES"), host.chips())
+def assigned_devices(vllm_config: VllmConfig) -> str | None:
+    """``--device-ids`` as ``TT_VISIBLE_DEVICES`` has them; None: left out, and what the process inherited stands."""
+    return bind_rank((), None, [str(number) for number in vllm_config.parallel_config.assigned_physical_gpu_ids or ()])
+
+
+def _mesh(vllm_config: VllmConfig, host: Host) -> tuple[int, int]:
+    named = assigned_devices(vllm_config) or host.environment.get("TT_VISIBLE_DEVICES")
+    visible = visible_devices(named, host.chips())
     return parse_mesh(host.environment.get("MESH_DEVICE"), visible)
 
 
@@ -251,6 +259,8 @@ def _read_facts(vllm_config: VllmConfig, host: Host) -> ConfigFacts:
         lora=vllm_config.lora_config is not None,
         kv_transfer=vllm_config.kv_transfer_config is not None,
         executor=backend if backend is None or isinstance(backend, str) else backend.__name__,
+        quantization=None if model.quantization is None else str(model.quantization),
+        kv_cache_dtype=str(cache.cache_dtype),
         runner_type=model.runner_type,
         encoder_decoder=model.is_encoder_decoder,
         max_model_len=model.max_model_len,
