@@ -39,7 +39,7 @@ demo: set-up
 	@$(BIN)/stepshape demo
 
 demo-spyre: set-up
-	@$(BIN)/python scripts/demo_spyre.py
+	@$(BIN)/stepshape demo --device spyre
 
 serve: set-up
 	@exec $(BIN)/stepshape demo --serve-only

@@ -28,6 +28,14 @@ class Granularity(enum.Enum):
     """the model's whole forward pass"""
 
 
+class Guard(enum.Enum):
+    """What a graph that is compiled while serving does."""
+
+    OFF = "off"
+    WARN = "warn"
+    ERROR = "error"
+
+
 @attrs.frozen(kw_only=True)
 class SpyreOptions:
     """The checked environment. A ladder is the text of its variable, empty where it is unset: its limits come with a
@@ -47,9 +55,7 @@ class SpyreOptions:
     decode: DecodeForm = DecodeForm.FLAT
     max_partial_prefills: int = 1
     """requests that may be in their prompt at once; 0: no cap"""
-    num_cpus: int = 0
-    """threads for host arithmetic; 0: what the host gives"""
-    update_thread_config: bool = True
+    guard: Guard = Guard.OFF
     devices: tuple[int, ...] | None = None
     """card of each local rank; None: rank n uses card n"""
 
@@ -70,7 +76,6 @@ def read_spyre_options(environment: Mapping[str, str]) -> SpyreOptions:
         reader.problems.append(
             "SPYRE_ATTN_KV_LAYOUT=head_major is not served here, pages are token-major; unset it or use token_major"
         )
-    reader.one_of("SPYRE_COMPILE_GUARD", ("off", "warn", "error", "error_all"), "off")
     form = reader.one_of("STEPSHAPE_SPYRE_DECODE_FORM", ("flat", "rectangular"), "flat")
     options = SpyreOptions(
         granularity=Granularity(reader.one_of("SPYRE_COMPILE_GRANULARITY", ("block", "model"), "block")),
@@ -81,8 +86,7 @@ def read_spyre_options(environment: Mapping[str, str]) -> SpyreOptions:
         entry_ladder=reader.ladder(ENTRY_LADDER),
         decode=DecodeForm(form) if reader.flag("SPYRE_BATCHED_DECODE", True) else DecodeForm.OFF,
         max_partial_prefills=reader.count("SPYRE_MAX_NUM_PARTIAL_PREFILLS", 1),
-        num_cpus=reader.count("SPYRE_NUM_CPUS", 0),
-        update_thread_config=reader.flag("SPYRE_UPDATE_THREAD_CONFIG", True),
+        guard=Guard(reader.one_of("SPYRE_COMPILE_GUARD", ("off", "warn", "error"), "off")),
         devices=reader.numbers("SPYRE_DEVICES", least=0),
     )
     if reader.problems:

@@ -24,10 +24,3 @@ def test_greedy_text_is_that_of_transformers(kind: str, tmp_path: Path) -> None:
         assert engine.tokens(PROMPTS, greedy(24)) == want
         assert engine.late == 0
         assert engine.counts.most_copies == 3
-
-
-def test_compiled_blocks_too(tmp_path: Path) -> None:
-    folder = save(spyre_config("llama"), tmp_path)
-    with spyre_engine(folder, enforce_eager=False) as engine:
-        assert engine.tokens(PROMPTS, greedy(24)) == reference(folder, PROMPTS, 24)
-        assert engine.late == 0

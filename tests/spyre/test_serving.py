@@ -124,6 +124,15 @@ def test_the_whole_model_can_be_one_graph(
         assert other.late == 0
 
 
+def test_unrecorded_shapes_are_compiled_late_and_guarded(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPYRE_ATTN_RECORD", "0")
+    monkeypatch.setenv("SPYRE_COMPILE_GUARD", "error")
+    with spyre_engine(llama, enforce_eager=False, max_num_seqs=1, max_model_len=128) as other:
+        assert other.runner.kit.late_graphs() == 0
+        with pytest.raises(RuntimeError, match="graphs were compiled while serving"):
+            other.tokens(PROMPTS[3:], greedy(2))
+
+
 @pytest.mark.parametrize("form", ["rectangular", "off"])
 def test_other_forms_of_decode_serve_too(llama: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if form == "off":

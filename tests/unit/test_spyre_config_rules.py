@@ -12,7 +12,7 @@ from stepshape.domain.head_padding import Widening, head_refusal, head_widening,
 from stepshape.domain.prefill_cap import admission_cap
 from stepshape.domain.rules import Field
 from stepshape.domain.selection import Device, Selection, select_mesh, select_spyre
-from stepshape.domain.spyre_options import Granularity, SpyreOptions, SpyreOptionsError, read_spyre_options
+from stepshape.domain.spyre_options import Granularity, Guard, SpyreOptions, SpyreOptionsError, read_spyre_options
 from stepshape.domain.spyre_rules import (
     GATHER_SPAN,
     SpyreFacts,
@@ -119,6 +119,7 @@ def test_the_environment_is_read() -> None:
             "SPYRE_ATTN_RECORD": "0",
             "SPYRE_ATTN_KV_BUCKETS": "128, 512",
             "SPYRE_MAX_NUM_PARTIAL_PREFILLS": "0",
+            "SPYRE_COMPILE_GUARD": "error",
             "SPYRE_DEVICES": "3,1",
             "STEPSHAPE_SPYRE_DECODE_FORM": "rectangular",
         }
@@ -128,6 +129,7 @@ def test_the_environment_is_read() -> None:
         record_attention=False,
         kv_ladder="128, 512",
         max_partial_prefills=0,
+        guard=Guard.ERROR,
         devices=(3, 1),
         decode=DecodeForm.RECTANGULAR,
     )

@@ -1,4 +1,4 @@
-"""``stepshape demo``: SmolLM2 behind a plain ``vllm serve`` on an emulated Galaxy, twelve chats at once, a table."""
+"""``stepshape demo``: SmolLM2 behind a plain ``vllm serve`` on an emulated device, twelve chats at once, a table."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from .chats import CHATS, TOKENS, Answer, Chat, complaints
+from .demo_systems import DemoSystem
 from .model import smollm2
-from .step_table import step_table
 from .vllm_server import (
-    GALAXY_ENVIRONMENT,
     ServerError,
     VllmServer,
     as_typed,
@@ -35,22 +34,22 @@ ANSWERED_WITHIN_S = 300.0
 REPORT_VARIABLE = "STEPSHAPE_STEP_REPORT"
 
 
-def serve(folder: Path, port: int) -> int:
+def serve(folder: Path, port: int, system: DemoSystem) -> int:
     """Become the server of the demo, in the foreground. Returns an exit status only if the model could not be made."""
     status = smollm2(folder)
     if not status:
-        _become_the_server(folder, port)
+        _become_the_server(folder, port, system)
     return status
 
 
-def _become_the_server(folder: Path, port: int) -> NoReturn:
-    command = command_line(folder, port=port, name=NAME)
-    print(f"{as_typed(command, GALAXY_ENVIRONMENT)}\n", flush=True)
-    os.environ.update(GALAXY_ENVIRONMENT)
+def _become_the_server(folder: Path, port: int, system: DemoSystem) -> NoReturn:
+    command = command_line(folder, port=port, name=NAME, flags=system.flags)
+    print(f"{as_typed(command, system.environment)}\n", flush=True)
+    os.environ.update(system.environment)
     os.execvp(command[0], command)
 
 
-def demo(folder: Path, runs: Path, port: int | None) -> int:
+def demo(folder: Path, runs: Path, port: int | None, system: DemoSystem) -> int:
     """Run the demo and return the exit status. ``runs``: a folder for the server's log and its report."""
     status = smollm2(folder)
     if status:
@@ -58,15 +57,15 @@ def demo(folder: Path, runs: Path, port: int | None) -> int:
     console = Console(highlight=False)
     started = time.monotonic()
     runs.mkdir(parents=True, exist_ok=True)
-    report = runs / "demo.json"
+    report = runs / f"{system.stem}.json"
     report.unlink(missing_ok=True)
     port = port or free_port()
-    command = command_line(folder, port=port, name=NAME)
-    console.print(f"\n{as_typed(command, GALAXY_ENVIRONMENT)}\n", soft_wrap=True, markup=False)
-    environment = {**GALAXY_ENVIRONMENT, REPORT_VARIABLE: str(report.resolve())}
-    server = VllmServer(command, port=port, log=runs / "demo.log", environment=environment)
+    command = command_line(folder, port=port, name=NAME, flags=system.flags)
+    console.print(f"\n{as_typed(command, system.environment)}\n", soft_wrap=True, markup=False)
+    environment = {**system.environment, REPORT_VARIABLE: str(report.resolve())}
+    server = VllmServer(command, port=port, log=runs / f"{system.stem}.log", environment=environment)
     try:
-        problems = _visit(server, console)
+        problems = _visit(server, console, system.mark)
         with console.status("stopping the server"):
             code = server.stop()
     except (ServerError, openai.OpenAIError, TimeoutError) as failure:
@@ -82,9 +81,9 @@ def demo(folder: Path, runs: Path, port: int | None) -> int:
     if code:
         problems.append(f"the server ended with exit code {code}; read {server.log}")
     if report.exists():
-        console.print(step_table(json.loads(report.read_text(encoding="utf-8"))))
+        console.print(system.table(json.loads(report.read_text(encoding="utf-8"))))
     else:
-        problems.append(f"the worker left no report, so it did not close the mesh; read {server.log}")
+        problems.append(f"the worker left no report, so it did not close the device; read {server.log}")
     for problem in problems:
         print(f"stepshape: {problem}", file=sys.stderr)
     if not problems:
@@ -102,7 +101,7 @@ def _end(server: VllmServer, console: Console) -> None:
         server.kill()
 
 
-def _visit(server: VllmServer, console: Console) -> list[str]:
+def _visit(server: VllmServer, console: Console, mark: str) -> list[str]:
     """Wait for the server, send the chats, print the answers; return what is wrong with them."""
     started = time.monotonic()
     with console.status("starting the server") as live:
@@ -111,8 +110,8 @@ def _visit(server: VllmServer, console: Console) -> list[str]:
         )
     console.print(f"The server is healthy after {time.monotonic() - started:.0f} s.")
     for line in server.text().splitlines():
-        if "Tenstorrent (" in line:
-            console.print(line[line.index("Tenstorrent (") :], style="dim", markup=False)
+        if mark in line:
+            console.print(line[line.index(mark) :], style="dim", markup=False)
     started = time.monotonic()
     with console.status(f"{len(CHATS)} chats at once") as live:
 

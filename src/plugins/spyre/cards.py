@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,11 +22,14 @@ class OpenedCard:
     """the card keeps fp32 under the name of fp16"""
 
 
-def open_emulated(index: int) -> OpenedCard:
-    """The emulated card ``index``."""
+def open_emulated(index: int, ranks: int) -> OpenedCard:
+    """The emulated card ``index`` of at least as many as there are ``ranks``."""
     from ...adapters.emulator.spyre import checking_backend, counters, load, rounding
+    from ...adapters.emulator.spyre.collectives import register_spyreccl
 
+    os.environ.setdefault("STEPSHAPE_SPYRE_CARDS", str(max(ranks, index + 1)))
     load()
+    register_spyreccl()
     torch.accelerator.set_device_index(index)
     return OpenedCard(
         device=torch.device("spyre", index),

@@ -36,14 +36,18 @@ def platform_plugin() -> str | None:
 
 
 def register() -> None:
-    """Put our layers in place of vLLM's; nothing where the platform is not selected. Called in every vLLM process."""
+    """Join vLLM's log and put our layers in place of vLLM's; nothing where the platform is not selected. Called in
+    every vLLM process."""
     chosen = selection()
     if chosen.device is None or chosen.problem is not None:
         return
+    from ...adapters.telemetry.logs import join_vllm_logs
     from ...adapters.torch_spyre.layers.layer_math import SpyreLayers
     from ...adapters.vllm.releases.closing_log import expect_the_end
     from ...adapters.vllm.spyre.layers.registration import register_layers
 
+    join_vllm_logs()
     expect_the_end()
+
     exact = chosen.device is Device.EMULATED and os.environ.get(ROUNDING, "").strip() == "off"
     register_layers(SpyreLayers(exact=exact))

@@ -70,6 +70,10 @@ class SpyrePlatform(Platform):
         return False
 
     @classmethod
+    def get_device_communicator_cls(cls) -> str:
+        return "stepshape.adapters.vllm.spyre.communicator.SpyreCommunicator"
+
+    @classmethod
     def get_attn_backend_cls(cls, *args: Any, **kwargs: Any) -> str:
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
@@ -130,10 +134,13 @@ class SpyrePlatform(Platform):
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
+        from ...adapters.vllm.releases.teardown import spare_absent_accelerator
         from ...adapters.vllm.spyre.config import check_and_update
         from .host import read_host
 
         if multiprocessing.parent_process() is not None:  # the engine's own process, where the hook runs once more
             quick_exit()
             quiet_exit()
+        if vllm_config.parallel_config.world_size > 1:  # the workers have the cards, the engine's process has none
+            spare_absent_accelerator()
         check_and_update(vllm_config, read_host())

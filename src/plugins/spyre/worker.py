@@ -38,7 +38,8 @@ class Worker(SpyreWorker):
         config = resolved(self.vllm_config)
         cards = config.options.devices
         index = self.local_rank if cards is None else cards[self.local_rank]
-        card = open_emulated(index) if config.device is Device.EMULATED else open_real(index)
+        ranks = self.parallel_config.tensor_parallel_size
+        card = open_emulated(index, ranks) if config.device is Device.EMULATED else open_real(index)
         raise_dynamo_limits()
         compiler = TorchCompiler(CountingBackend(card.backend)) if config.compiled else None
         report = os.environ.get(REPORT_VARIABLE, "").strip()
@@ -60,6 +61,8 @@ class Worker(SpyreWorker):
             widen_heads=widen_heads,
             widen_mlp=widen_mlp,
             weights_dtype=torch.float32 if card.exact else torch_dtype(self.model_config),
+            seal=lambda: None if compiler is None else compiler.backend.seal(),
+            late_graphs=lambda: 0 if compiler is None else compiler.backend.late,
             progress=progress_bar,
         )
 

@@ -21,7 +21,7 @@ from ....domain.buckets import body_sizes
 from ....domain.head_padding import Widening, head_refusal, head_widening, mlp_widening
 from ....domain.rules import ConfigurationError
 from ....domain.selection import Device
-from ....domain.spyre_options import Granularity, SpyreOptions, SpyreOptionsError, read_spyre_options
+from ....domain.spyre_options import Granularity, Guard, SpyreOptions, SpyreOptionsError, read_spyre_options
 from ....domain.spyre_rules import SpyreFacts, spyre_adjustments, spyre_refusals
 from ..adjustments import apply_adjustment
 
@@ -286,6 +286,7 @@ def _stored(vllm_config: Any) -> SpyreConfig | None:
     options = dict(section["options"])
     options["granularity"] = Granularity(options["granularity"])
     options["decode"] = DecodeForm(options["decode"])
+    options["guard"] = Guard(options["guard"])
     options["devices"] = None if options["devices"] is None else tuple(options["devices"])
     return SpyreConfig(
         device=Device(section["device"]),

@@ -46,5 +46,9 @@ class DeviceKit:
     widen_mlp: Callable[[str, Tensor, Widening], Tensor]
     weights_dtype: torch.dtype
     """of the weights on the host: the card's, or fp32 where the emulated one keeps fp32 under that name"""
+    seal: Callable[[], None]
+    """warm-up is over"""
+    late_graphs: Callable[[], int]
+    """graphs compiled since warm-up"""
     progress: Callable[[str, int, str], AbstractContextManager[Callable[[str], None]]]
     """(title, pieces, their name) to what is called after each piece with the name of the next"""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.forward_context import BatchDescriptor
+from vllm.logger import init_logger
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.worker.block_table import SlotMappingMode
@@ -25,6 +26,7 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from ....domain.buckets import Ladder, doubling
 from ....domain.rules import ConfigurationError
 from ....domain.seeds import token_seed
+from ....domain.spyre_options import Guard
 from ....domain.spyre_rules import gather_refusal
 from ....ports.kernels import AttentionEngine, LayerAttention, Step
 from .async_output import HostEvent, HostOutput
@@ -33,6 +35,9 @@ from .config import resolved, torch_dtype
 from .device_rows import DeviceRows, ServedModel, padded_rows
 from .kit import DeviceKit
 from .loader import load_on_host
+
+# vLLM's own logger: its lines reach the user of `vllm serve`, under its format and level.
+log = init_logger(f"vllm.{__name__}")
 
 
 @attrs.frozen(eq=False)
@@ -63,6 +68,7 @@ class SpyreModelRunner(GPUModelRunner):
         self.device_dtype: torch.dtype = torch_dtype(self.model_config)
         self._late: tuple[Tensor, Any, list[int]] | None = None
         self._step: RunningStep | None = None
+        self._late_graphs = 0
         self.warm = False
         """True once every shape has run: steps are counted from then on"""
         self._attention: AttentionEngine[Tensor] | None = None
@@ -240,7 +246,20 @@ class SpyreModelRunner(GPUModelRunner):
     def _model_forward(self, *args: Any, **kwargs: Any) -> DeviceRows:
         step = self._step
         assert step is not None, "attention metadata is built before the forward pass"
-        return self.forward_step(step)
+        hidden = self.forward_step(step)
+        if self.spyre.options.guard is not Guard.OFF:
+            self._guard()
+        return hidden
+
+    def _guard(self) -> None:
+        late = self.kit.late_graphs()
+        if late == self._late_graphs:
+            return
+        new, self._late_graphs = late - self._late_graphs, late
+        sentence = f"{new} graphs were compiled while serving; report it with the lengths of the requests"
+        if self.spyre.options.guard is Guard.ERROR:
+            raise RuntimeError(f"{sentence}, or unset SPYRE_COMPILE_GUARD")
+        log.warning("Spyre: %s", sentence)
 
     def forward_step(self, step: RunningStep) -> DeviceRows:
         extra = step.tables.extra

@@ -1,4 +1,4 @@
-"""vLLM's schedulers with a cap on the requests that are in their prompt at once."""
+"""vLLM's schedulers with a cap on the requests that are in their prompt at once, and a timely end."""
 
 from __future__ import annotations
 
@@ -7,42 +7,40 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
 
 from ....domain.prefill_cap import admission_cap
+from ..closing import Closing
+from ..releases.termination import when_engine_is_told_to_end
 from .config import resolved
-
-
-def _capped(scheduler: Any, cap: int) -> int:
-    """The running requests that this step may end with; ``cap`` is the scheduler's own limit."""
-    prefilling = sum(request.num_computed_tokens < request.num_prompt_tokens for request in scheduler.running)
-    return admission_cap(
-        cap=cap,
-        running=len(scheduler.running),
-        prefilling=prefilling,
-        waiting_for_input=scheduler.num_waiting_for_streaming_input,
-        limit=resolved(scheduler.vllm_config).options.max_partial_prefills,
-    )
 
 
 class SpyreScheduler(Scheduler):
     """The cap holds for one call: ``max_num_active_reqs`` (0.31 and later) is what vLLM compares admissions with."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limit = resolved(self.vllm_config).options.max_partial_prefills
+        self._closing = Closing(self.vllm_config.shutdown_timeout)
+        when_engine_is_told_to_end(self._closing.told)
+
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        if self._closing.time_is_up:
+            # Or the engine is killed while it still drains, with the card open.
+            self.finish_requests(None, RequestStatus.FINISHED_ABORTED)
         own = self.max_num_active_reqs
-        self.max_num_active_reqs = _capped(self, own)
+        self.max_num_active_reqs = admission_cap(
+            cap=own,
+            running=len(self.running),
+            prefilling=sum(request.num_computed_tokens < request.num_prompt_tokens for request in self.running),
+            waiting_for_input=self.num_waiting_for_streaming_input,
+            limit=self._limit,
+        )
         try:
             return super().schedule(*args, **kwargs)
         finally:
             self.max_num_active_reqs = own
 
 
-class SpyreAsyncScheduler(AsyncScheduler):
+class SpyreAsyncScheduler(SpyreScheduler, AsyncScheduler):
     """The same over vLLM's asynchronous scheduler."""
-
-    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        own = self.max_num_active_reqs
-        self.max_num_active_reqs = _capped(self, own)
-        try:
-            return super().schedule(*args, **kwargs)
-        finally:
-            self.max_num_active_reqs = own

@@ -25,11 +25,14 @@ def warm_up(runner: SpyreModelRunner) -> float:
     """Seconds it took. Under ``inference_mode``, as serving is: graphs compiled outside it are not found in it."""
     started = time.monotonic()
     steps = runner.attention.warm_up_steps()
+    if not runner.spyre.options.record_attention:
+        steps = [step for step in steps if isinstance(step.warms, BodyRows)]
     with runner.kit.progress("Spyre: warming up", len(steps), "variants") as advance:
         for step in steps:
             _run(runner, step)
             advance(_named(step))
     runner.warm = True
+    runner.kit.seal()
     seconds = time.monotonic() - started
     runner.kit.telemetry.warmed_up(len(steps), seconds)
     return seconds

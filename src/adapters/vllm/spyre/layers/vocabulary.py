@@ -70,14 +70,12 @@ def vocabulary_classes(math: LayerMath[Tensor]) -> dict[str, type[nn.Module]]:
             self.quant_method = PaddedHeadMethod()
 
     class SpyreLogitsProcessor(LogitsProcessor):
-        """Logits leave the device as it computed them; scale, soft cap and sampling see fp32 on the host."""
+        """Logits leave the device as it computed them; scale, soft cap and sampling see fp32 on the host. The ranks'
+        parts are put together there too: they are wanted nowhere else."""
 
         def _apply_head(self, lm_head: Any, hidden_states: Tensor, embedding_bias: Tensor | None) -> Tensor:
             logits = lm_head.quant_method.apply(lm_head, hidden_states, bias=embedding_bias)
-            return logits if lm_head.tp_size > 1 else to_host(logits)
-
-        def _gather_logits(self, logits: Tensor) -> Tensor:
-            return to_host(super()._gather_logits(logits))
+            return to_host(logits)
 
     return {
         "VocabParallelEmbedding": SpyreVocabParallelEmbedding,
