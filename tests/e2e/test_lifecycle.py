@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from stepshape.plugins.command_line.vllm_server import noise
 from ..checkpoints import TINY_VOCAB
 from ..engines import greedy_reference, random_prompts
 from ..server import MODEL, ServerUnderTest, serving
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def stream(server: ServerUnderTest, **parameters: Any) -> Any:
@@ -98,19 +101,31 @@ def test_sigterm_while_requests_run(tight: ServerUnderTest) -> None:
     assert all(tokens > 0 for tokens in report["tokens_by_lane"])
 
 
-def test_ctrl_c_while_an_answer_would_take_longer_than_the_engine_is_given(
+def test_a_processor_that_raises_is_told_of_and_then_ctrl_c_while_an_answer_would_take_too_long(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    slow = {"STEPSHAPE_TT_LATENCY": json.dumps({"decode_ms": 50})}
-    with serving(checkpoint, tmp_path / "server.log", environment=slow) as server:
+    """Too long for the time that an engine is given to end."""
+    slow = {
+        "STEPSHAPE_TT_LATENCY": json.dumps({"decode_ms": 50}),
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "typings"))),
+    }
+    broken = ("--logits-processors", "tests.broken_processor:RaisesOnThirdToken")
+    with serving(checkpoint, tmp_path / "server.log", *broken, environment=slow) as server:
+        status, answer = server.status("/v1/completions", prompt="x", ignore_eos=True, vllm_xargs={"break": 1})
+        assert (status, answer["error"]["type"]) == (500, "InternalServerError")
+        assert answer["error"]["message"] == "sampling raised RuntimeError: the third token is one too many"
+        assert len(server.completion(max_tokens=3, ignore_eos=True)["token_ids"]) == 3
+        # The log has the traceback, for whoever wrote the processor.
+        told = len(server.server.text())
         pieces = iter(stream(server))
         next(pieces)
         assert server.server.stop(signal.SIGINT) == 0
-        ended_well(server)
+        ended_well(server, told)
         assert [piece.choices[0].finish_reason for piece in pieces][-1] == "abort"
 
 
-def ended_well(server: ServerUnderTest) -> None:
-    log = server.server.text()
+def ended_well(server: ServerUnderTest, since: int = 0) -> None:
+    """``since``: from which character of the log on."""
+    log = server.server.text()[since:]
     assert noise(log) is None
     assert "mesh_closed" in log

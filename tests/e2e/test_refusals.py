@@ -5,6 +5,7 @@ After each refused request the server answers the next good one. Field cases 21,
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -102,6 +103,21 @@ def test_a_request_is_refused_and_the_next_one_answered(
     error = answer["error"]
     assert (status, error["code"], error["type"], error["param"]) == (400, 400, "BadRequestError", parameter)
     assert error["message"].startswith(message)
+    assert len(served.completion(max_tokens=3, ignore_eos=True)["token_ids"]) == 3
+
+
+@pytest.mark.parametrize("parameters", [{"stream": False}, {"stream": True}])
+def test_a_request_that_leaves_itself_nothing_to_choose_is_told_so(
+    served: ServerUnderTest, parameters: dict[str, bool]
+) -> None:
+    """21: known only when the token is to be chosen; HTTP 400, or an error in the stream that has begun."""
+    body = {"prompt": "x", "structured_outputs": {"choice": ["left"]}, "allowed_token_ids": [5], **parameters}
+    answer = served.http.post("/v1/completions", json={"model": MODEL, **body})
+    said = answer.text.removeprefix("data: ").split("\n\n")[0] if parameters["stream"] else answer.text
+    error = json.loads(said)["error"]
+    assert (error["code"], error["type"]) == (400, "BadRequestError")
+    assert error["message"].startswith("every token is masked out")
+    assert answer.status_code == (200 if parameters["stream"] else 400)
     assert len(served.completion(max_tokens=3, ignore_eos=True)["token_ids"]) == 3
 
 

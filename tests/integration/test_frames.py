@@ -15,6 +15,7 @@ import torch
 from stepshape.adapters.vllm.frame import Frame
 from stepshape.adapters.vllm.lane_stats import merge_stats
 from stepshape.adapters.vllm.merge_outputs import check_fields, merge_outputs
+from stepshape.adapters.vllm.outputs import Failure
 from stepshape.ports.generator import HostResult, Readback
 from stepshape.ports.step import Phase, StepPlan
 
@@ -81,7 +82,8 @@ def test_a_failed_reading_names_its_requests_once() -> None:
     readback = SlowReadback([], error="the chip went away")
     frame = decode_frame(readback)
     output = frame.get_output()
-    assert output.failed == {"a": "the chip went away", "b": "the chip went away"}
+    why = Failure("the device failed this request's step: the chip went away")
+    assert output.failed == {"a": why, "b": why}
     assert output.sampled_token_ids == [[], []]
     assert frame.get_output() is output
     assert readback.reads == 1
@@ -89,7 +91,8 @@ def test_a_failed_reading_names_its_requests_once() -> None:
 
 
 def test_a_step_that_was_never_submitted_fails_with_its_reason() -> None:
-    assert decode_frame(None, "unseen shape").get_output().failed["b"] == "unseen shape"
+    failure = decode_frame(None, "unseen shape").get_output().failed["b"]
+    assert failure == Failure("the device failed this request's step: unseen shape")
 
 
 def test_every_field_of_this_vllms_scheduler_output_has_a_rule() -> None:

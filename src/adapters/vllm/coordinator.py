@@ -26,7 +26,8 @@ from .closing import Closing
 from .lane import LaneScheduler
 from .lane_stats import merge_stats
 from .merge_outputs import check_fields, merge_outputs
-from .outputs import PlannedRunnerOutput, PlannedSchedulerOutput
+from .outputs import Failure, PlannedRunnerOutput, PlannedSchedulerOutput
+from .releases.request_error import request_error
 from .releases.termination import when_engine_is_told_to_end
 from .settings import EngineSettings
 
@@ -73,6 +74,7 @@ class Coordinator(SchedulerInterface):
         ]
         self._lane_of: dict[str, LaneScheduler] = {}
         self._ended: list[Request] = []
+        self._failed: dict[str, Failure] = {}
         """ended by us, and not told to their clients yet"""
         self._closing = Closing(vllm_config.shutdown_timeout)
         when_engine_is_told_to_end(self._closing.told)
@@ -137,7 +139,8 @@ class Coordinator(SchedulerInterface):
             for client, outputs in lane.update_from_output(output, model_runner_output).items():
                 _add(merged, client, outputs)
         if isinstance(model_runner_output, PlannedRunnerOutput) and model_runner_output.failed:
-            self._ended += self.finish_requests(list(model_runner_output.failed), RequestStatus.FINISHED_ERROR)
+            self._failed = model_runner_output.failed
+            self._ended += self.finish_requests(list(self._failed), RequestStatus.FINISHED_ERROR)
         for request in self._ended:
             ended = EngineCoreOutput(
                 request_id=request.request_id,
@@ -145,9 +148,10 @@ class Coordinator(SchedulerInterface):
                 finish_reason=request.get_finished_reason(),
                 events=request.take_events(),
                 trace_headers=request.trace_headers,
+                **request_error(self._failed.get(request.request_id)),
             )
             _add(merged, request.client_index, EngineCoreOutputs(outputs=[ended]))
-        self._ended = []
+        self._ended, self._failed = [], {}
         stats = self.make_stats()
         if stats is not None:
             first = next(iter(merged.values()), None)

@@ -15,7 +15,7 @@ from vllm.v1.outputs import AsyncModelRunnerOutput, LogprobsLists, LogprobsTenso
 from ...ports.generator import HostResult, Readback
 from ...ports.step import StepPlan
 from .host_sampling import GrammarMask, HostBatch, HostRow, HostTokens
-from .outputs import PlannedRunnerOutput
+from .outputs import Failure, PlannedRunnerOutput
 
 log = structlog.get_logger(__name__)
 
@@ -97,7 +97,7 @@ class Frame(AsyncModelRunnerOutput):
     def _choose(self, result: HostResult[torch.Tensor]) -> PlannedRunnerOutput:
         plan = self.plan
         path = plan.path
-        failed: dict[int, str] = {}
+        failed: dict[int, Failure] = {}
         logprobs: LogprobsTensors | None = None
         if path.all_host:
             chosen = np.zeros(path.num_rows, np.int32)
@@ -133,7 +133,7 @@ class Frame(AsyncModelRunnerOutput):
             for i, why in failed.items():
                 sampled[at[i]] = []
                 output.failed[plan.request_ids[at[i]]] = why
-                log.error("request_failed", request_id=plan.request_ids[at[i]], why=why)
+                log.error("request_failed", request_id=plan.request_ids[at[i]], why=why.why)
         return output
 
     def _sample(self, logits: torch.Tensor) -> HostTokens:
@@ -143,7 +143,7 @@ class Frame(AsyncModelRunnerOutput):
         except Exception as error:
             log.exception("host_sampling_failed", requests=[row.request_id for row in self._host_rows])
             self._host_batch.reset()
-            why = f"sampling raised {type(error).__name__}: {error}"
+            why = Failure(f"sampling raised {type(error).__name__}: {error}")
             return HostTokens(
                 tokens=[0] * len(self._host_rows),
                 logprobs=None,
@@ -157,7 +157,7 @@ class Frame(AsyncModelRunnerOutput):
             req_ids=list(plan.request_ids),
             req_id_to_index=self._index,
             sampled_token_ids=[[] for _ in plan.request_ids],
-            failed=dict.fromkeys(plan.request_ids, why),
+            failed=dict.fromkeys(plan.request_ids, Failure(f"the device failed this request's step: {why}")),
         )
 
 

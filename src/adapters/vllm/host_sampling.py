@@ -21,6 +21,7 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
 from ...domain.seeds import token_seed
+from .outputs import Failure
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -51,12 +52,16 @@ class HostTokens:
     tokens: list[int]
     logprobs: LogprobsTensors | None
     """[rows, max + 1]; None where no row asked"""
-    failed: dict[int, str]
+    failed: dict[int, Failure]
     """index of the row -> why it has no token"""
 
 
-NOTHING_LEFT = "every token was masked out: allowed tokens, banned words and the grammar leave nothing to choose"
-NOT_A_NUMBER = "the device returned logits that are not numbers"
+NOTHING_LEFT = Failure(
+    "every token is masked out: allowed_token_ids, bad_words, logit_bias and the structured output asked for leave "
+    "nothing to choose; ask for what can be met together",
+    asked_for=True,
+)
+NOT_A_NUMBER = Failure("the device returned logits that are not numbers")
 
 
 class _RowCheck(LogitsProcessor):
@@ -64,7 +69,7 @@ class _RowCheck(LogitsProcessor):
     one impossible row does not take the batch with it (field case 21)."""
 
     def __init__(self) -> None:
-        self.failed: dict[int, str] = {}
+        self.failed: dict[int, Failure] = {}
 
     def is_argmax_invariant(self) -> bool:
         return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import attrs
 from vllm import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
@@ -22,9 +23,19 @@ class PlannedSchedulerOutput(SchedulerOutput):
     lane_outputs: Sequence[SchedulerOutput] = ()
 
 
+@attrs.frozen
+class Failure:
+    """Why a request got no token."""
+
+    why: str
+    """a sentence for its client"""
+    asked_for: bool = False
+    """the request itself made it impossible (HTTP 400), not the device or a processor (500)"""
+
+
 @dataclass
 class PlannedRunnerOutput(ModelRunnerOutput):
     """A step's result, with the requests that it could not serve."""
 
-    failed: dict[str, str] = field(default_factory=dict)
-    """request id -> what went wrong, in one sentence; each ends with finish reason error"""
+    failed: dict[str, Failure] = field(default_factory=dict)
+    """by request id; each ends with finish reason error, and its client is told why"""
