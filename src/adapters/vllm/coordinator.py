@@ -120,7 +120,7 @@ class Coordinator(SchedulerInterface):
         for request_id in finished:
             lane = self._lane_of.get(request_id)
             # Not if the client came back under the same id in the meantime.
-            if lane is not None and not lane.has_request(request_id):
+            if lane is not None and request_id not in lane.requests:
                 del self._lane_of[request_id]
         if plan.released:
             self._policy.room_appeared()
@@ -187,7 +187,7 @@ class Coordinator(SchedulerInterface):
 
     def has_request(self, request_id: str) -> bool:
         lane = self._lane_of.get(request_id)
-        return lane is not None and lane.has_request(request_id)
+        return lane is not None and request_id in lane.requests
 
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus

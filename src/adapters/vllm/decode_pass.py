@@ -14,6 +14,8 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 
+from .releases.step_records import fields_without_default
+
 
 def can_take_short_passes(scheduler: Any) -> bool:
     """One full-attention KV cache group, and none of the features that the general pass serves besides (all of them are
@@ -25,13 +27,13 @@ def can_take_short_passes(scheduler: Any) -> bool:
         and not scheduler.needs_kv_cache_zeroing
         and scheduler.connector is None
         and scheduler.ec_connector is None
-        and scheduler.aux_output_connector is None
+        and vars(scheduler).get("aux_output_connector") is None  # since 0.31
         and scheduler.lora_config is None
         and scheduler.num_spec_tokens == 0
         and scheduler.num_lookahead_tokens == 0
         and scheduler.num_sampled_tokens_per_step == 1
         and not scheduler.is_encoder_decoder
-        and not scheduler.vllm_config.model_config.supports_multimodal_inputs
+        and not scheduler.vllm_config.model_config.is_multimodal_model
         and not scheduler.has_mamba_layers
     )
 
@@ -79,7 +81,7 @@ def short_decode_pass(scheduler: Any, decodes: list[Any]) -> SchedulerOutput | N
         new_blocks[index] = allocated.get_block_ids()
     if growing:
         kv.take_new_block_ids()  # drained, else upstream's list of blocks to zero grows without bound
-    if ids:
+    if ids and scheduler.counts_executed_steps:
         scheduler.num_executed_steps += 1
     output = SchedulerOutput(
         scheduled_new_reqs=[],
@@ -99,6 +101,7 @@ def short_decode_pass(scheduler: Any, decodes: list[Any]) -> SchedulerOutput | N
         finished_req_ids=scheduler.finished_req_ids,
         free_encoder_mm_hashes=[],
         preempted_req_ids=scheduler.reset_preempted_req_ids,
+        **fields_without_default(),
     )
     scheduler._update_after_schedule(output)
     return output

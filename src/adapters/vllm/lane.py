@@ -11,13 +11,14 @@ from vllm.v1.metrics.stats import SchedulerStats
 from ...ports.lane import Arrival, LaneSnapshot, LaneStep
 from ...ports.step import Phase
 from .decode_pass import can_take_short_passes, short_decode_pass
+from .releases.step_records import counts_executed_steps
 from .sampling_traits import sampling_traits
 
 
 class LaneScheduler(AsyncScheduler):
     """Token budget, chunks, prefix cache, blocks and preemption are upstream's. What is ours is which requests a
     pass can see: ``running`` holds only the phase's own requests while upstream's ``schedule`` runs, and in a decode
-    pass the admission cap is zero, so that no queue is ever emptied or swapped (waiting requests stay where abort
+    pass nothing is admitted, so that no queue is ever emptied or swapped (waiting requests stay where abort
     and metrics look for them).
     """
 
@@ -26,6 +27,9 @@ class LaneScheduler(AsyncScheduler):
         # The newer runner contract: a resumed request arrives among the new ones with all its tokens. Under the
         # older one upstream copies the whole token list of every request that sat out a step, at every phase switch.
         self.use_v2_model_runner = True
+        # Up to 0.30 there is one cap, on running requests; since 0.31 admission has its own. Both are set in a pass.
+        self.max_num_active_reqs: int = vars(self).get("max_num_active_reqs", self.max_num_running_reqs)
+        self.counts_executed_steps = counts_executed_steps(self)
         self.short_passes = can_take_short_passes(self)
         """False makes every decode pass upstream's own; the tests hold both against each other"""
         self._custom_processors = bool(self.vllm_config.model_config.logits_processors)
@@ -70,14 +74,14 @@ class LaneScheduler(AsyncScheduler):
             short = short_decode_pass(self, decodes)
             if short is not None:
                 return short
-        active_cap = self.max_num_active_reqs
-        self.max_num_active_reqs = 0
+        running_cap, active_cap = self.max_num_running_reqs, self.max_num_active_reqs
         if continuations:
             self.running = [r for r in self.running if not r.is_prefill_chunk]
+        self.max_num_running_reqs, self.max_num_active_reqs = len(self.running), 0
         try:
             return super().schedule()
         finally:
-            self.max_num_active_reqs = active_cap
+            self.max_num_running_reqs, self.max_num_active_reqs = running_cap, active_cap
             if continuations:
                 self.running = self.running + continuations
 

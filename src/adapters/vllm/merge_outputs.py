@@ -14,6 +14,7 @@ from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 
 from ...ports.step import StepPlan
 from .outputs import PlannedSchedulerOutput
+from .releases.step_records import fields_without_default
 
 _MERGED = frozenset(
     {
@@ -109,4 +110,5 @@ def merge_outputs(
         pending_structured_output_tokens=pending,
         plan=plan,
         lane_outputs=outputs,
+        **fields_without_default(),
     )
