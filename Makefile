@@ -12,7 +12,7 @@ export DO_NOT_TRACK ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo demo-spyre serve test test-ttnn unit lint bench clean
+.PHONY: help set-up demo demo-spyre serve test test-ttnn test-releases unit lint bench clean
 
 help:
 	@echo "make demo    serve SmolLM2-135M on an emulated Tenstorrent Galaxy and send it twelve chats"
@@ -20,6 +20,7 @@ help:
 	@echo "make serve   the same server, left running"
 	@echo "make test    lint, then the tests: unit, integration, e2e"
 	@echo "make test-ttnn  our use of ttnn against its real wheel, on Python 3.12 or 3.10"
+	@echo "make test-releases  the mesh's engine on vLLM 0.26 to 0.32 (RELEASES=\"0.31.0\": those alone)"
 	@echo "make unit    the unit tests alone"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   host time a step: mesh, beside vLLM's own scheduler; Spyre, with its copies and padding"
@@ -51,6 +52,9 @@ test: lint
 # Any Python can look for the one that the wheel is made for.
 test-ttnn:
 	@exec $$(command -v python3 || command -v python) scripts/test_ttnn.py
+
+test-releases: set-up
+	@$(BIN)/python scripts/test_releases.py $(RELEASES)
 
 unit: set-up
 	@$(BIN)/python -m pytest tests/unit
