@@ -47,7 +47,7 @@ serve: set-up
 
 test: lint
 	@$(BIN)/python scripts/test_ttnn.py
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Any Python can look for the one that the wheel is made for.
 test-ttnn:
