@@ -159,6 +159,11 @@ def test_the_pools_size_is_the_operators_or_the_models(checkpoint: Path) -> None
             "LoRA is not supported on a Tenstorrent mesh; leave --enable-lora out and serve merged weights",
         ),
         (
+            {"scheduler_cls": "my.Scheduler"},
+            "scheduler_cls=my.Scheduler does not plan steps of one shape, as this device wants them; leave "
+            "--scheduler-cls out",
+        ),
+        (
             {"data_parallel_size": 3},
             "data_parallel_size=3 is not a lane count of LlamaForCausalLM on an 8x4 mesh (1, 2, 4); use one of those",
         ),

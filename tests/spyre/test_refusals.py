@@ -33,6 +33,7 @@ def launched(folder: Path, **arguments: Any) -> Any:
         ({"dtype": "bfloat16"}, "dtype bfloat16"),
         ({"pipeline_parallel_size": 2, "distributed_executor_backend": "mp"}, "pipeline_parallel_size=2"),
         ({"enable_lora": True}, "LoRA"),
+        ({"scheduler_cls": "my.Scheduler"}, "scheduler_cls=my.Scheduler"),
         ({"block_size": 192}, "no power of two"),
         ({"speculative_config": SPECULATIVE}, "speculative"),
     ],

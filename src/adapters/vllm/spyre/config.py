@@ -23,7 +23,7 @@ from ....domain.rules import ConfigurationError
 from ....domain.selection import Device
 from ....domain.spyre_options import Granularity, Guard, SpyreOptions, SpyreOptionsError, read_spyre_options
 from ....domain.spyre_rules import SpyreFacts, spyre_adjustments, spyre_refusals
-from ..adjustments import apply_adjustment
+from ..adjustments import apply_adjustment, scheduler_refusal
 
 SECTION = "_stepshape_spyre"
 """Our key of ``additional_config``."""
@@ -169,8 +169,8 @@ def check_and_update(vllm_config: Any, host: Host) -> SpyreConfig | None:
     head_problem = head_refusal(
         rotary_dim=rope.get("rope_dim"), partial_rotary_factor=rope.get("partial_rotary_factor"), widening=config.heads
     )
-    if head_problem is not None:
-        problems += (head_problem,)
+    replaced = scheduler_refusal(vllm_config, SCHEDULERS.values())
+    problems += tuple(problem for problem in (head_problem, replaced) if problem is not None)
     if problems:
         raise ConfigurationError(problems)
     quiet = _section(vllm_config).get("announced", False)

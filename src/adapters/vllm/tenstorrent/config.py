@@ -29,7 +29,7 @@ from ....domain.topology import Topology, TopologyError, fold, parse_mesh, visib
 from ....domain.tt_options import OptionsError, TTOptions, read_tt_options
 from ....ports.capabilities import CapabilityError, ModelCapabilities, read_capabilities
 from ....ports.sampling import SampleOnDevice
-from ..adjustments import apply_adjustment
+from ..adjustments import apply_adjustment, scheduler_refusal
 from .registry import ModelRegistrar, load_class
 
 SECTION = "_stepshape_tt"
@@ -146,6 +146,9 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
         return None
     facts = _read_facts(vllm_config, host)
     problems = list(host.refusals()[:1] if host.problem else ()) + list(launch_refusals(facts))
+    replaced = scheduler_refusal(vllm_config, (SCHEDULER,))
+    if replaced is not None:
+        problems.append(replaced)
     options = TTOptions()
     try:
         options = read_tt_options(vllm_config.additional_config)
