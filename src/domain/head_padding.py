@@ -7,6 +7,8 @@ a value head is not rotated and is padded at its end.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 HEAD_MULTIPLE = 128
@@ -54,8 +56,14 @@ def mlp_widening(intermediate_size: int, tensor_parallel_size: int = 1) -> Widen
     return Widening(intermediate_size, round_up(intermediate_size, STICK * tensor_parallel_size))
 
 
-def head_refusal(*, rotary_dim: int | None, partial_rotary_factor: float | None, widening: Widening) -> str | None:
-    """Why heads of this model cannot be widened; None if they can, or need not."""
+PADDED_ROTARY = ("default", "linear", "llama3", "yarn")
+"""Kinds of rotary embedding whose frequencies are those of the real width in a padded head."""
+
+
+def head_refusal(
+    *, rotary_dim: int | None, partial_rotary_factor: float | None, widening: Widening, kinds: Iterable[str] = ()
+) -> str | None:
+    """Why heads of this model cannot be widened; None: they can, or need not. ``kinds``: the layers' ``rope_type``."""
     if not widening.needed:
         return None
     if rotary_dim is not None:
@@ -68,5 +76,12 @@ def head_refusal(*, rotary_dim: int | None, partial_rotary_factor: float | None,
             f"heads of {widening.orig} lanes need padding to {widening.padded}, which does not keep a "
             f"partial_rotary_factor of {partial_rotary_factor} in place; serve a model whose rotary embedding covers "
             "the whole head"
+        )
+    other = sorted(set(kinds) - set(PADDED_ROTARY))
+    if other:
+        return (
+            f"heads of {widening.orig} lanes need padding to {widening.padded}, which does not keep the frequencies of "
+            f"a rope_type of {' or '.join(other)}; serve a model with {', '.join(PADDED_ROTARY)}, or with heads of a "
+            "multiple of 128 lanes"
         )
     return None

@@ -46,6 +46,8 @@ class SpyreFacts:
     runner_type: str = "generate"
     encoder_decoder: bool = False
     multimodal: bool = False
+    experts: int = 0
+    """experts a layer; 0: the model is dense"""
     v2_model_runner: str | None = None
     """``VLLM_USE_V2_MODEL_RUNNER`` as set; None: unset"""
     hidden_size: int = 0
@@ -88,6 +90,7 @@ def spyre_refusals(facts: SpyreFacts) -> tuple[str, ...]:
         (facts.lora, "LoRA is not supported on Spyre; leave --enable-lora out and serve merged weights"),
         (facts.kv_transfer, "KV transfer is not supported on Spyre; leave --kv-transfer-config out"),
         (facts.encoder_decoder, "encoder-decoder models are not supported on Spyre; serve a decoder-only model"),
+        (facts.experts > 0, "mixture-of-experts models are not supported on Spyre; serve a dense model"),
         (facts.multimodal, "image, audio and video inputs are not supported on Spyre; serve a model of text alone"),
     )
     problems.extend(sentence for asked, sentence in refused if asked)

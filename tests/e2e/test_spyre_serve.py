@@ -30,13 +30,17 @@ def free_port() -> int:
     return port
 
 
-def asked(port: int, path: str, body: dict[str, Any] | None = None) -> Any:
+def opened(port: int, path: str, body: dict[str, Any] | None = None) -> Any:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}",
         None if body is None else json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=120) as response:
+    return urllib.request.urlopen(request, timeout=120)
+
+
+def asked(port: int, path: str, body: dict[str, Any] | None = None) -> Any:
+    with opened(port, path, body) as response:
         text = response.read()
     return json.loads(text) if text else None
 
@@ -61,6 +65,7 @@ def test_a_server_answers_and_tells_what_it_ran(tmp_path: Path) -> None:
     environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
     environment["STEPSHAPE_STEP_REPORT"] = str(report)
     options = ["--max-model-len", "256", "--max-num-seqs", "4", "--max-num-batched-tokens", "64", "--block-size", "64"]
+    options += ["--shutdown-timeout", "4"]  # half of it for requests that run
     with log.open("w") as out:
         server = subprocess.Popen(
             [str(VLLM), "serve", str(folder), "--port", str(port), *options],
@@ -76,13 +81,27 @@ def test_a_server_answers_and_tells_what_it_ran(tmp_path: Path) -> None:
         with ThreadPoolExecutor(3) as pool:
             answers = list(pool.map(lambda body: asked(port, "/v1/completions", body), bodies))
         again = asked(port, "/v1/completions", bodies[0])
+        impossible = {"model": str(folder), "prompt": "x", "structured_outputs": {"choice": ["left"]}}
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            asked(port, "/v1/completions", {**impossible, "allowed_token_ids": [5]})
+        told = json.loads(refused.value.read())["error"]
+        # A request that outlasts the patience of vLLM's front end: its client is told that it ended.
+        endless = {"model": str(folder), "prompt": "x", "max_tokens": 240, "ignore_eos": True, "stream": True}
+        streams = [opened(port, "/v1/completions", endless) for _ in range(2)]
+        for stream in streams:
+            stream.readline()
     finally:
-        server.send_signal(signal.SIGINT)
+        server.send_signal(signal.SIGTERM)
         code = server.wait(60)
+    ends = [stream.read().decode() for stream in streams]
     said = log.read_text()
     assert code == 0, said[-3000:]
     assert all(len(answer["choices"][0]["logprobs"]["tokens"]) == 8 for answer in answers)
     assert again["choices"][0]["text"] == answers[0]["choices"][0]["text"]
+    assert (told["code"], told["type"]) == (400, "BadRequestError")
+    assert told["message"].startswith("every token is masked out")
+    assert all(end.rstrip().endswith("data: [DONE]") for end in ends)
+    assert all('"finish_reason":"abort"' in end for end in ends)
     assert "Traceback" not in said
     assert "Spyre (emulated): body shapes 1, 2, 4, 64; compiled by block; heads of 16 lanes stored in 128" in said
     assert "Spyre: warming up" in said
@@ -90,6 +109,31 @@ def test_a_server_answers_and_tells_what_it_ran(tmp_path: Path) -> None:
     assert summary["device"]["artifacts"] == summary["device"]["eager_kernels"] == 0
     assert summary["most_copies_in_a_step"] == 3
     assert summary["warm_up"]["variants"] > 10
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("device", ["STEPSHAPE_SPYRE_DEVICE", "STEPSHAPE_TT_DEVICE"])
+def test_a_server_that_still_starts_ends_when_told(tmp_path: Path, device: str, number: signal.Signals) -> None:
+    """vLLM's front end swallows the signal while it waits for its engine, and waits on for ten minutes."""
+    folder, log = tiny_llama(tmp_path / "llama"), tmp_path / "serve.log"
+    environment = {**spyre_environment(tmp_path / "metadata"), "STEPSHAPE_SPYRE_DEVICE": "", device: "emulated"}
+    environment |= {"MESH_DEVICE": "N150", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    words = [str(VLLM), "serve", str(folder), "--port", str(free_port()), "--max-model-len", "256"]
+    with log.open("w") as out:
+        server = subprocess.Popen(words, env=environment, stdout=out, stderr=out, text=True)
+    try:
+        while "(emulated)" not in log.read_text():
+            assert server.poll() is None, log.read_text()[-2000:]
+            time.sleep(0.1)
+        time.sleep(2.0)  # into the wait for the engine
+        server.send_signal(number)
+        code = server.wait(60)
+    finally:
+        server.kill()
+    assert code == 128 + number
+    assert f"told to stop ({number.name}) while starting" in log.read_text()
+    assert "Traceback" not in log.read_text()
 
 
 @pytest.mark.parametrize(

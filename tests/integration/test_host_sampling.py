@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from stepshape.adapters.vllm.host_sampling import NOT_A_NUMBER, NOTHING_LEFT, GrammarMask, HostBatch, HostRow
+from stepshape.adapters.vllm.host_sampling import NOT_A_NUMBER, GrammarMask, HostBatch, HostRow
+from stepshape.adapters.vllm.outputs import NOTHING_LEFT
 
 VOCAB = 64
 

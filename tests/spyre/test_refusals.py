@@ -109,6 +109,47 @@ def test_heads_that_cannot_be_padded_are_refused(tmp_path: Path) -> None:
         launched(folder)
 
 
+def test_experts_and_dynamic_frequencies_in_padded_heads_are_refused(tmp_path: Path) -> None:
+    import json
+
+    from transformers import MixtralConfig
+
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
+    mixtral = MixtralConfig(**sizes, num_key_value_heads=1, vocab_size=256, architectures=["MixtralForCausalLM"])
+    mixtral.save_pretrained(tmp_path / "mixtral")
+    with pytest.raises(ConfigurationError, match="mixture-of-experts models are not supported on Spyre"):
+        launched(tmp_path / "mixtral")
+    folder = save(spyre_config("llama"), tmp_path / "llama")
+    read = json.loads((folder / "config.json").read_text())
+    read["rope_parameters"] = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    (folder / "config.json").write_text(json.dumps(read))
+    with pytest.raises(ConfigurationError, match="frequencies of a rope_type of dynamic"):
+        launched(folder)
+
+
+def test_the_emulators_variables_are_refused_with_the_others(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPYRE_COMPILE_GRANULARITY", "blok")
+    monkeypatch.setenv("STEPSHAPE_SPYRE_ROUNDING", "OFFF")
+    with pytest.raises(ConfigurationError) as caught:
+        launched(llama)
+    assert len(caught.value.problems) == 2
+
+
+def test_a_load_that_fails_names_the_model_and_leaves_no_rotary_layer(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+    from vllm.model_executor.layers import rotary_embedding
+
+    from ..spyre_engines import spyre_engine
+
+    folder = save(spyre_config("llama"), tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.0.mlp.down_proj.weight"] = weights["model.layers.0.mlp.down_proj.weight"][:-1].clone()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(RuntimeError, match="LlamaForCausalLM cannot be loaded for the card"), spyre_engine(folder):
+        pass
+    assert not rotary_embedding._ROPE_DICT
+
+
 def test_a_model_loaded_after_a_padded_one_gets_its_own_frequencies(llama: Path) -> None:
     """Contract 8.12: vLLM keeps rotary layers by size, and a padded head has the size of a real one."""
     from vllm.model_executor.layers import rotary_embedding

@@ -206,6 +206,9 @@ def test_a_head_that_is_rotated_in_part_cannot_be_widened() -> None:
     need, fits = head_widening(64), head_widening(128)
     assert head_refusal(rotary_dim=None, partial_rotary_factor=1.0, widening=need) is None
     assert "rope_dim of 32" in (head_refusal(rotary_dim=32, partial_rotary_factor=None, widening=need) or "")
+    dynamic = head_refusal(rotary_dim=None, partial_rotary_factor=None, widening=need, kinds={"default", "dynamic"})
+    assert "a rope_type of dynamic" in (dynamic or "")
+    assert head_refusal(rotary_dim=None, partial_rotary_factor=None, widening=need, kinds={"yarn", "llama3"}) is None
     partial = head_refusal(rotary_dim=None, partial_rotary_factor=0.5, widening=need)
     assert "partial_rotary_factor of 0.5" in (partial or "")
     assert head_refusal(rotary_dim=32, partial_rotary_factor=0.5, widening=fits) is None

@@ -11,7 +11,7 @@ from vllm import SamplingParams
 from vllm.multimodal import MULTIMODAL_REGISTRY, MultiModalRegistry
 from vllm.v1.core.sched.interface import PauseState, SchedulerInterface
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -23,11 +23,11 @@ from ...domain.phase import PhaseChoice, PhasePolicy
 from ...ports.lane import LaneStep
 from ...ports.step import Phase
 from .closing import Closing
+from .ended import EndedRequests, add_outputs, explain_rejected_tokens
 from .lane import LaneScheduler
 from .lane_stats import merge_stats
 from .merge_outputs import check_fields, merge_outputs
-from .outputs import Failure, PlannedRunnerOutput, PlannedSchedulerOutput
-from .releases.request_error import request_error
+from .outputs import PlannedRunnerOutput, PlannedSchedulerOutput
 from .releases.termination import when_engine_is_told_to_end
 from .settings import EngineSettings
 
@@ -73,9 +73,7 @@ class Coordinator(SchedulerInterface):
             for _ in range(settings.lanes)
         ]
         self._lane_of: dict[str, LaneScheduler] = {}
-        self._ended: list[Request] = []
-        self._failed: dict[str, Failure] = {}
-        """ended by us, and not told to their clients yet"""
+        self._ended = EndedRequests()
         self._closing = Closing(vllm_config.shutdown_timeout)
         when_engine_is_told_to_end(self._closing.told)
         self._policy = PhasePolicy(settings.cadence)
@@ -92,7 +90,7 @@ class Coordinator(SchedulerInterface):
     def schedule(self, throttle_prefills: bool = False) -> PlannedSchedulerOutput:
         """``throttle_prefills`` is for engines that share a cadence over processes; ours is inside one."""
         if self._closing.time_is_up:
-            self._ended += self.finish_requests(None, RequestStatus.FINISHED_ABORTED)
+            self._ended.add(self.finish_requests(None, RequestStatus.FINISHED_ABORTED))
         snapshots = [lane.snapshot() for lane in self.lanes]
         pending = any(s.wants_prefill for s in snapshots)
         choice = self._policy.choose(snapshots)
@@ -137,21 +135,13 @@ class Coordinator(SchedulerInterface):
         merged: dict[int, EngineCoreOutputs] = {}
         for lane, output in zip(self.lanes, scheduler_output.lane_outputs, strict=True):
             for client, outputs in lane.update_from_output(output, model_runner_output).items():
-                _add(merged, client, outputs)
+                add_outputs(merged, client, outputs)
         if isinstance(model_runner_output, PlannedRunnerOutput) and model_runner_output.failed:
-            self._failed = model_runner_output.failed
-            self._ended += self.finish_requests(list(self._failed), RequestStatus.FINISHED_ERROR)
-        for request in self._ended:
-            ended = EngineCoreOutput(
-                request_id=request.request_id,
-                new_token_ids=[],
-                finish_reason=request.get_finished_reason(),
-                events=request.take_events(),
-                trace_headers=request.trace_headers,
-                **request_error(self._failed.get(request.request_id)),
-            )
-            _add(merged, request.client_index, EngineCoreOutputs(outputs=[ended]))
-        self._ended, self._failed = [], {}
+            failed = model_runner_output.failed
+            self._ended.add(self.finish_requests(list(failed), RequestStatus.FINISHED_ERROR), failed)
+        self._ended.tell(merged)
+        if scheduler_output.has_structured_output_requests:
+            explain_rejected_tokens(merged)
         stats = self.make_stats()
         if stats is not None:
             first = next(iter(merged.values()), None)
@@ -268,13 +258,3 @@ def _carry(
             )
         )
     return carried, finished, preempted
-
-
-def _add(merged: dict[int, EngineCoreOutputs], client: int, outputs: EngineCoreOutputs) -> None:
-    into = merged.get(client)
-    if into is None:
-        merged[client] = outputs
-        return
-    into.outputs = into.outputs + outputs.outputs
-    if outputs.finished_requests:
-        into.finished_requests = (into.finished_requests or set()) | outputs.finished_requests

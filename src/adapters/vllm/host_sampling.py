@@ -21,7 +21,7 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
 from ...domain.seeds import token_seed
-from .outputs import Failure
+from .outputs import NOTHING_LEFT, Failure
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -56,11 +56,6 @@ class HostTokens:
     """index of the row -> why it has no token"""
 
 
-NOTHING_LEFT = Failure(
-    "every token is masked out: allowed_token_ids, bad_words, logit_bias and the structured output asked for leave "
-    "nothing to choose; ask for what can be met together",
-    asked_for=True,
-)
 NOT_A_NUMBER = Failure("the device returned logits that are not numbers")
 
 

@@ -33,6 +33,13 @@ class Failure:
     """the request itself made it impossible (HTTP 400), not the device or a processor (500)"""
 
 
+NOTHING_LEFT = Failure(
+    "every token is masked out: allowed_token_ids, bad_words, logit_bias and the structured output asked for leave "
+    "nothing to choose; ask for what can be met together",
+    asked_for=True,
+)
+
+
 @dataclass
 class PlannedRunnerOutput(ModelRunnerOutput):
     """A step's result, with the requests that it could not serve."""

@@ -110,6 +110,7 @@ class SpyrePlatform(Platform):
         """Refuse what the environment alone decides, pin the V1 runner, keep the default number of sequences small."""
         from ...adapters.vllm.releases.batch_defaults import cap_default_sequences
         from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
+        from ...adapters.vllm.releases.start_up_interrupt import end_when_told_during_start_up
         from .host import read_host
 
         problems = read_host().refusals()
@@ -122,6 +123,8 @@ class SpyrePlatform(Platform):
         if parser is not None:
             quick_exit()
             quiet_exit()
+        else:
+            end_when_told_during_start_up()
 
     @classmethod
     def apply_config_platform_defaults(cls, vllm_config: VllmConfig) -> None:

@@ -133,6 +133,7 @@ class TTPlatform(Platform):
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
+        from ...adapters.vllm.releases.start_up_interrupt import end_when_told_during_start_up
         from ...adapters.vllm.tenstorrent.config import check_and_update
         from . import last_config
         from .host import read_host
@@ -141,6 +142,8 @@ class TTPlatform(Platform):
         if multiprocessing.parent_process() is not None:  # the engine's own process, where the hook runs once more
             quick_exit()
             quiet_exit()
+        else:
+            end_when_told_during_start_up()
         if check_and_update(vllm_config, read_host()) is not None:
             last_config.keep(vllm_config)
 

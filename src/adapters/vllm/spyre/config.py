@@ -42,8 +42,8 @@ class Host:
     """What the composition root read of this process's host."""
 
     device: Device
-    problem: str | None
-    """why the selection of the device cannot stand"""
+    problems: tuple[str, ...]
+    """why the selection of the device, or what the environment says of it, cannot stand"""
     environment: Mapping[str, str]
     dtypes: tuple[str, ...]
     """what the device computes in, by torch's names; the first is the default"""
@@ -52,7 +52,7 @@ class Host:
 
     def refusals(self) -> tuple[str, ...]:
         """The refusals that need no model: asked before the command line is parsed."""
-        own: tuple[str, ...] = () if self.problem is None else (self.problem,)
+        own = self.problems
         try:
             read_spyre_options(self.environment)
         except SpyreOptionsError as error:
@@ -114,6 +114,10 @@ def apply_defaults(vllm_config: Any, host: Host) -> None:
     problems = host.refusals()
     if problems:
         raise ConfigurationError(problems)
+    if vllm_config.model_config.is_attention_free or vllm_config.model_config.has_inner_state:
+        raise ConfigurationError(
+            ("models with recurrent state are not supported on Spyre; serve one whose layers all attend",)
+        )
     compilation, scheduler = vllm_config.compilation_config, vllm_config.scheduler_config
     before = _stored(vllm_config)
     _half_precision(vllm_config.model_config)
@@ -167,7 +171,10 @@ def check_and_update(vllm_config: Any, host: Host) -> SpyreConfig | None:
     problems = host.refusals() + spyre_refusals(facts)
     rope = _rope(vllm_config)
     head_problem = head_refusal(
-        rotary_dim=rope.get("rope_dim"), partial_rotary_factor=rope.get("partial_rotary_factor"), widening=config.heads
+        rotary_dim=rope.get("rope_dim"),
+        partial_rotary_factor=rope.get("partial_rotary_factor"),
+        widening=config.heads,
+        kinds=_rope_kinds(vllm_config),
     )
     replaced = scheduler_refusal(vllm_config, SCHEDULERS.values())
     problems += tuple(problem for problem in (head_problem, replaced) if problem is not None)
@@ -221,6 +228,13 @@ def _rope(vllm_config: Any) -> dict[str, Any]:
     return dict(nested[0] if nested else parameters)
 
 
+def _rope_kinds(vllm_config: Any) -> set[str]:
+    """``rope_type`` of each kind of layer."""
+    parameters = getattr(vllm_config.model_config.hf_text_config, "rope_parameters", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
+    return {str(value.get("rope_type") or "default") for value in nested}
+
+
 def _mlp(vllm_config: Any) -> Widening:
     size = getattr(vllm_config.model_config.hf_text_config, "intermediate_size", None)
     if isinstance(size, (list, tuple)):
@@ -254,6 +268,7 @@ def _read_facts(vllm_config: Any, host: Host, config: SpyreConfig) -> SpyreFacts
         runner_type=model.runner_type,
         encoder_decoder=model.is_encoder_decoder,
         multimodal=model.multimodal_config is not None and not model.multimodal_config.language_model_only,
+        experts=model.get_num_experts(),
         v2_model_runner=host.environment.get("VLLM_USE_V2_MODEL_RUNNER"),
         hidden_size=model.get_hidden_size(),
         max_model_len=model.max_model_len,

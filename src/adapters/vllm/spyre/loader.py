@@ -55,12 +55,42 @@ def load_on_host(vllm_config: VllmConfig, config: SpyreConfig, widen: Widen, dty
         )
     model_config = copy.copy(vllm_config.model_config)
     model_config.dtype = dtype
-    with _recomputed_head_size(vllm_config, config.heads):
+    with _recomputed_head_size(vllm_config, config.heads), _rotary_layers_of_its_own(config.heads):
         model: nn.Module = WideningLoader(load_config, widen).load_model(vllm_config, model_config)
     prepare_tied_head(model)
     _settle_heads(model, config.heads, vllm_config)
     _check_mlps(model, config.mlp, vllm_config.parallel_config.tensor_parallel_size)
     return model
+
+
+@contextmanager
+def naming_the_model(model_config: ModelConfig, what: str) -> Iterator[None]:
+    """An architecture that was never tried may fail anywhere, with an error that only the author of its code can read:
+    say which model, and what to do, besides. Raises RuntimeError from it."""
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(
+            f"{' or '.join(model_config.architectures)} cannot {what} ({type(error).__name__}: {error}); serve an "
+            "architecture that docs/spyre.md lists, or read the cause above to bring this one up"
+        ) from error
+
+
+@contextmanager
+def _rotary_layers_of_its_own(heads: Widening) -> Iterator[None]:
+    """vLLM hands a rotary layer of the same sizes to the next model of a process. One of a padded head counts its
+    frequencies over the real width, so it may neither come from a model whose heads are really so wide, nor be left to
+    one, however the loading ends."""
+    cache = rotary_embedding._ROPE_DICT
+    kept = dict(cache)
+    if heads.needed:
+        cache.clear()
+    try:
+        yield
+    finally:
+        if heads.needed:
+            cache.clear()
+            cache.update(kept)
 
 
 @contextmanager
@@ -113,12 +143,11 @@ _EXPLICIT_SCALES = ("query_pre_attn_scalar", "attention_multiplier", "attention_
 
 
 def _settle_heads(model: nn.Module, heads: Widening, vllm_config: VllmConfig) -> None:
-    """Give padded heads the scale and the norm of their real width, and forget the rotary layers built for them."""
+    """Give padded heads the scale and the norm of their real width."""
     if not heads.needed:
         return
     text_config = vllm_config.model_config.hf_text_config
     explicit = any(getattr(text_config, name, None) is not None for name in _EXPLICIT_SCALES)
-    ours = set()
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             if module.head_size != heads.padded:
@@ -131,12 +160,6 @@ def _settle_heads(model: nn.Module, heads: Widening, vllm_config: VllmConfig) ->
                 impl.scale = heads.orig**-0.5
         elif isinstance(module, (RMSNorm, GemmaRMSNorm)) and name.rpartition(".")[2] in ("q_norm", "k_norm"):
             module.real_width = heads.orig
-        elif isinstance(module, rotary_embedding.RotaryEmbedding):
-            ours.add(module)
-    # vLLM hands a rotary layer of the same sizes to the next model of this process, whose heads may be really so wide.
-    cache = rotary_embedding._ROPE_DICT
-    for key in [key for key, module in cache.items() if module in ours]:
-        del cache[key]
 
 
 def _check_mlps(model: nn.Module, mlp: Widening, ranks: int) -> None:

@@ -34,7 +34,7 @@ from .attention_backend import LayerTraits, PagedKV, StepAttention
 from .config import resolved, torch_dtype
 from .device_rows import DeviceRows, ServedModel, padded_rows
 from .kit import DeviceKit
-from .loader import load_on_host
+from .loader import load_on_host, naming_the_model
 
 # vLLM's own logger: its lines reach the user of `vllm serve`, under its format and level.
 log = init_logger(f"vllm.{__name__}")
@@ -91,7 +91,10 @@ class SpyreModelRunner(GPUModelRunner):
             weight = self.kit.widen_heads(name, weight, widening.heads, hf_config.num_attention_heads, kv_heads)
             return self.kit.widen_mlp(name, weight, widening.mlp)
 
-        loaded = load_on_host(self.vllm_config, self.spyre, widen, self.kit.weights_dtype) if model is None else model
+        with naming_the_model(self.model_config, "be loaded for the card"):
+            loaded = (
+                load_on_host(self.vllm_config, self.spyre, widen, self.kit.weights_dtype) if model is None else model
+            )
         loaded.to(device=self.kit.device, dtype=self.device_dtype)
         self.model_memory_usage = sum(p.numel() * p.element_size() for p in loaded.parameters())
         if self.spyre.compiled:

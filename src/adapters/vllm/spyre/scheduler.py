@@ -7,10 +7,13 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
 from ....domain.prefill_cap import admission_cap
 from ..closing import Closing
+from ..ended import EndedRequests, explain_rejected_tokens
 from ..releases.termination import when_engine_is_told_to_end
 from .config import resolved
 
@@ -22,12 +25,13 @@ class SpyreScheduler(Scheduler):
         super().__init__(*args, **kwargs)
         self._limit = resolved(self.vllm_config).options.max_partial_prefills
         self._closing = Closing(self.vllm_config.shutdown_timeout)
+        self._ended = EndedRequests()
         when_engine_is_told_to_end(self._closing.told)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         if self._closing.time_is_up:
             # Or the engine is killed while it still drains, with the card open.
-            self.finish_requests(None, RequestStatus.FINISHED_ABORTED)
+            self._ended.add(self.finish_requests(None, RequestStatus.FINISHED_ABORTED))
         own = self.max_num_active_reqs
         self.max_num_active_reqs = admission_cap(
             cap=own,
@@ -40,6 +44,15 @@ class SpyreScheduler(Scheduler):
             return super().schedule(*args, **kwargs)
         finally:
             self.max_num_active_reqs = own
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
+        self._ended.tell(outputs)
+        if scheduler_output.has_structured_output_requests:
+            explain_rejected_tokens(outputs)
+        return outputs
 
 
 class SpyreAsyncScheduler(SpyreScheduler, AsyncScheduler):

@@ -15,6 +15,7 @@ from vllm.v1.worker.worker_base import CompilationTimes
 from vllm.v1.worker.workspace import init_workspace_manager
 
 from .kit import DeviceKit
+from .loader import naming_the_model
 from .runner import SpyreModelRunner
 from .warm_up import warm_up
 
@@ -62,7 +63,8 @@ class SpyreWorker(Worker):
         return int(size)
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
-        seconds = warm_up(self.model_runner)
+        with naming_the_model(self.model_config, "run on the card"):
+            seconds = warm_up(self.model_runner)
         set_random_seed(self.model_config.seed)
         return CompilationTimes(language_model=seconds, encoder=0.0)
 
