@@ -100,6 +100,9 @@ def test_bringup_checks_every_token_in_sync_and_async(
         (("--tt", "{"), {"chips": 2}, 1, "--tt: "),
         (("--tt", '{"fabric": 1}'), {"chips": 2}, 1, "has no option 'fabric'; did you mean fabric_config?"),
         ((), {"chips": 2, "fail": {"open_mesh_device": "lock held"}}, 1, "the 1x2 mesh did not open (lock held)"),
+        ((), {"chips": 2, "fail": {"execute_trace": "device hung"}}, 1, "the mesh opened, then: device hung; run it"),
+        ((), {"chips": 2, "slow_dispatch": True}, 1, """--tt '{"trace_mode": "none"}' to see whether traces are"""),
+        ((), {"chips": 2, "fail": {"close_mesh_device": "nope"}}, 1, "nope"),
     ],
 )
 def test_bringup_that_cannot_run_says_why(
@@ -115,7 +118,8 @@ def test_bringup_that_cannot_run_says_why(
     assert words in capsys.readouterr().err
 
 
-def test_an_interrupted_bringup_closes_the_mesh(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_an_interrupted_bringup_closes_the_mesh(tmp_path: Path, number: signal.Signals, status: int) -> None:
     journal = tmp_path / "journal"
     machine = environment(cluster="N300", chips=2, journal_file=str(journal), hang={"execute_trace": 1.0})
     process = subprocess.Popen(
@@ -127,9 +131,9 @@ def test_an_interrupted_bringup_closes_the_mesh(tmp_path: Path) -> None:
     )
     while not journal.exists() or "execute_trace" not in journal.read_text():
         assert process.poll() is None, process.communicate()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == status
     assert "Traceback" not in errors
     assert journal.read_text().splitlines()[-2:] == ["close_mesh_device 1x2", "set_fabric_config DISABLED"]
 

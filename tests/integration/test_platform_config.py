@@ -277,7 +277,8 @@ def test_a_bundle_serves_its_architecture_and_broken_ones_are_named(
         folder.mkdir()
     (good / "vllm_metadata.json").write_text('{"arch": "LlamaForCausalLM", "main_class": "bundled_llama:Bundled"}')
     (good / "bundled_llama.py").write_text(
-        "class Bundled:\n    model_capabilities = {'supports_async_decode': True, 'new_thing': 1}\n"
+        "class Bundled:\n    model_capabilities = {'supports_async_decode': True, 'new_thing': 1}\n\n"
+        "    @classmethod\n    def initialize_vllm_model(cls, *args, **kwargs): ...\n"
     )
     (broken / "vllm_metadata.json").write_text("[]")
     environment({"EXTRA_MODELS_DIR": str(tmp_path)})
@@ -382,3 +383,16 @@ def test_prompt_embeddings_and_long_prompts_are_refused(checkpoint: Path) -> Non
         with pytest.raises(VLLMValidationError) as caught:
             current_platform.validate_request(inputs, SamplingParams())
         assert caught.value.parameter == parameter
+
+
+def test_what_is_called_on_a_model_class_is_checked_before_a_mesh_is_opened() -> None:
+    from stepshape.adapters.vllm.tenstorrent.config import class_problems
+
+    class Unfit:
+        def get_max_tokens_all_users(self) -> int:
+            return 1
+
+    assert class_problems(Unfit) == (
+        "Unfit has no initialize_vllm_model, which every model needs; add the classmethod",
+        "Unfit.get_max_tokens_all_users is a function and is called on the class; make it a classmethod",
+    )

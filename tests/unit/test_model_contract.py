@@ -272,9 +272,31 @@ class WrongVersion(Recording):
     decode_input_update_contract = 2
 
 
+class OldCall(Recording):
+    """Declares reload commands and takes ``reset_batch``."""
+
+    def decode_forward(  # type: ignore[override]
+        self, tokens: Any, start_pos: Any, page_table: Any, kv_cache: Any, enable_trace: bool, read_from_device: bool,
+        reset_batch: bool = False, sampling_params: Any = None,
+    ) -> Any:
+        return None
+
+
+class OddAllocation(Recording):
+    def allocate_kv_cache(self, shape: Any) -> str:  # type: ignore[override]
+        return "cache"
+
+
+class FloatVersion(Recording):
+    decode_input_update_contract = 1.0  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
+        (OldCall, r"OldCall.decode_forward cannot be called as the contract says \(.*unexpected .*'reload_inputs'"),
+        (OddAllocation, r"OddAllocation.allocate_kv_cache cannot be called as the contract says \(too many positional"),
+        (FloatVersion, r"decode_input_update_contract is 1\.0; declare 1"),
         (NoDecode, "NoDecode has no decode_forward, which every model needs"),
         (NoAllocation, "NoAllocation has no allocate_kv_cache, nor allocate_kv_cache_per_layer"),
         (NoReadback, "NoReadback has no read_decode_output, which supports_async_decode needs"),
@@ -285,6 +307,25 @@ class WrongVersion(Recording):
 def test_a_member_that_is_missing_or_mistyped_is_named(mesh: EmulatedMesh, model: Any, words: str) -> None:
     with pytest.raises(ModelContractError, match=words):
         ContractGenerator(model(), mesh, ASYNC)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sampled", "words"),
+    [
+        (torch.full((4,), 3.7), True, "came back with torch.float32 for its tokens; return int32"),
+        ((None, None), True, "came back with None for its tokens"),
+        (torch.zeros(6), False, r"logits came back as \[6\]; return"),
+        (torch.zeros(1, 1, 6), False, "1 rows of logits where 4 were asked for"),
+    ],
+)
+def test_an_answer_of_another_shape_is_named(mesh: EmulatedMesh, answer: Any, sampled: bool, words: str) -> None:
+    class Answering(Recording):
+        def decode_forward(self, **kwargs: Any) -> Any:
+            return answer
+
+    generator = ContractGenerator(Answering(), mesh, SYNC)
+    with pytest.raises(ModelContractError, match=words):
+        generator.decode(decode_inputs(sampling=[DeviceSampling()] * 4 if sampled else None)).read()
 
 
 # -- readbacks

@@ -86,7 +86,7 @@ def _ask(question: Callable[..., Any], arguments: tuple[Any, ...], seconds: floa
                 "stepshape doctor"
             ) from None
         if not good:
-            raise DiscoveryError(f"ttnn finds no Tenstorrent chips ({value}); check the driver and /dev/tenstorrent")
+            raise DiscoveryError(value)
         return value
     finally:
         ours.close()
@@ -106,14 +106,18 @@ def _end(child: Any, patience: float) -> None:
 
 
 def _answer(pipe: Connection, question: Callable[..., Any], arguments: tuple[Any, ...], path: tuple[str, ...]) -> None:
-    """The child. Sends (True, value), or (False, one line)."""
+    """The child. Sends (True, value), or (False, cause and mend)."""
     # ttnn talks on standard output, which is the parent's: what the parent prints there is for people or a pipe.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.path[:0] = path
     try:
         value = question(*arguments)
+    except ImportError as error:
+        pipe.send((False, f"ttnn is there and cannot be imported ({first_line(error)}); mend its installation"))
     except BaseException as error:
-        pipe.send((False, first_line(error)))
+        simulator = os.environ.get("TT_METAL_SIMULATOR")
+        where = f"check TT_METAL_SIMULATOR={simulator}" if simulator else "check the driver and /dev/tenstorrent"
+        pipe.send((False, f"ttnn finds no Tenstorrent chips ({first_line(error)}); {where}"))
     else:
         pipe.send((True, value))
     pipe.close()

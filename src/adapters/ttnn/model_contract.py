@@ -116,7 +116,7 @@ class ContractGenerator:
             kwargs["read_from_device"] = False
         out = self._members.prefill_forward(**kwargs)
         self._counts["prefill_steps"] += 1
-        return self._readback(out, inputs.sampling is not None, picked, rows)
+        return self._readback(out, inputs.sampling is not None, picked, _count(kwargs, rows))
 
     def decode(self, inputs: DecodeInputs[torch.Tensor]) -> Readback[torch.Tensor]:
         reload, sampling = inputs.reload, inputs.sampling
@@ -153,7 +153,7 @@ class ContractGenerator:
         counts["reload_inputs"] += reload.inputs
         counts["reload_page_table"] += reload.page_table
         counts["reload_sampling_params"] += reload_sampling and sampling is not None
-        return self._readback(out, sampling is not None, picked, inputs.positions.shape[0])
+        return self._readback(out, sampling is not None, picked, _count(kwargs, inputs.positions.shape[0]))
 
     def counters(self) -> dict[str, int]:
         return dict(self._counts)
@@ -192,6 +192,11 @@ class ContractGenerator:
         )
 
 
+def _count(sent: dict[str, Any], rows: int) -> int:
+    """How many tokens, or without sampling how many rows of logits, a step has to come back with."""
+    return len(sent["logits_rows"]) if "logits_rows" in sent and "sampling_params" not in sent else rows
+
+
 def _dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
@@ -210,12 +215,21 @@ def _result(out: Any, is_tokens: bool, picked: Sequence[int] | None, rows: int) 
     first, second = out if isinstance(out, tuple) else (out, None)
     if is_tokens:
         tokens: torch.Tensor = first
+        if tokens is None or tokens.is_floating_point():
+            came = None if tokens is None else tokens.dtype
+            raise ModelContractError(
+                f"a step that samples on the device came back with {came} for its tokens; return int32, one a row"
+            )
         if tokens.numel() != rows:
             raise ModelContractError(f"a step of {rows} rows came back with {tokens.numel()} tokens; return one a row")
         if tokens.dim() != 1 or tokens.dtype != torch.int32:
             tokens = tokens.reshape(-1).to(torch.int32)
         return HostResult(tokens=tokens, logits=None if second is None else _flat(second))
     logits = _flat(first)
+    if len(logits) < rows:
+        raise ModelContractError(
+            f"a step came back with {len(logits)} rows of logits where {rows} were asked for; return one a row"
+        )
     if picked is not None:
         logits = logits[list(picked)]
     return HostResult(tokens=None, logits=logits)
@@ -223,4 +237,9 @@ def _result(out: Any, is_tokens: bool, picked: Sequence[int] | None, rows: int) 
 
 def _flat(logits: torch.Tensor) -> torch.Tensor:
     """[K, *, V] -> float32 [K, V]: the last position counts (contract 3.3)."""
+    if logits is None or logits.dim() not in (2, 3):
+        shape = None if logits is None else list(logits.shape)
+        raise ModelContractError(
+            f"logits came back as {shape}; return [rows, vocabulary] or [rows, positions, vocabulary]"
+        )
     return (logits[:, -1, :] if logits.dim() == 3 else logits).float()

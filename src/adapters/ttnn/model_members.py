@@ -1,7 +1,8 @@
 """The members of a tt-metal model object, looked up and checked once."""
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -9,6 +10,13 @@ import attrs
 from ...ports.capabilities import ModelCapabilities
 
 Call = Callable[..., Any]
+
+PREFILL = ("tokens", "page_table", "kv_cache", "enable_trace", "prompt_lens", "start_pos", "empty_slots")
+DECODE = ("tokens", "start_pos", "page_table", "kv_cache", "enable_trace", "read_from_device")
+RELOADS = ("reload_inputs", "reload_page_table", "reload_sampling_params", "reset_sampling_state")
+WARM_PREFILL = ("kv_cache", "can_sample_on_device", "enable_trace")
+WARM_DECODE = ("kv_cache", "max_batch_size", "num_blocks", "can_sample_on_device", "enable_trace")
+"""What every call of a member gives it (contract 3)."""
 
 
 class ModelContractError(TypeError):
@@ -52,21 +60,45 @@ def read_members(model: Any, capabilities: ModelCapabilities) -> ModelMembers:
         assert call is not None
         return call
 
+    def taking(name: str, call: Call, words: Sequence[str], places: int = 0) -> Call:
+        """``call`` if it can be called as it will be; what is sent only at times is left to that time."""
+        try:
+            signature = inspect.signature(call)
+        except (TypeError, ValueError):  # of a built-in, which does not tell
+            return call
+        try:
+            signature.bind(*[None] * places, **dict.fromkeys(words))
+        except TypeError as error:
+            asked = ", ".join(words) if words else f"{places} values"
+            raise ModelContractError(
+                f"{owner}.{name} cannot be called as the contract says ({error}); it is given {asked}"
+            ) from error
+        return call
+
     version = getattr(model, "decode_input_update_contract", 0)
-    if isinstance(version, bool) or version not in (0, 1):
+    if type(version) is not int or version not in (0, 1):
         raise ModelContractError(
             f"{owner}.decode_input_update_contract is {version!r}; declare 1 for reload commands or 0 for reset_batch"
         )
     per_layer = member("allocate_kv_cache_per_layer", None)
-    late = "which supports_async_decode needs" if capabilities.supports_async_decode else None
+    late = None
+    if capabilities.supports_async_decode or capabilities.supports_async_prefill:
+        declared = "supports_async_decode" if capabilities.supports_async_decode else "supports_async_prefill"
+        late = f"which {declared} needs"
+    prefill_words = (*PREFILL, "read_from_device") if capabilities.supports_async_prefill else PREFILL
+    decode_words = (*DECODE, *RELOADS) if version == 1 else DECODE
+    one_shape = member("allocate_kv_cache", None if per_layer else "nor allocate_kv_cache_per_layer")
+    prefill = required("prefill_forward", "which every model needs")
+    decode = required("decode_forward", "which every model needs")
+    warm_prefill, warm_decode = member("warmup_model_prefill", None), member("warmup_model_decode", None)
     return ModelMembers(
         owner=owner,
-        prefill_forward=required("prefill_forward", "which every model needs"),
-        decode_forward=required("decode_forward", "which every model needs"),
-        allocate_kv_cache_per_layer=per_layer,
-        allocate_kv_cache=member("allocate_kv_cache", None if per_layer else "nor allocate_kv_cache_per_layer"),
-        warmup_model_prefill=member("warmup_model_prefill", None),
-        warmup_model_decode=member("warmup_model_decode", None),
+        prefill_forward=taking("prefill_forward", prefill, prefill_words),
+        decode_forward=taking("decode_forward", decode, decode_words),
+        allocate_kv_cache_per_layer=per_layer and taking("allocate_kv_cache_per_layer", per_layer, (), places=1),
+        allocate_kv_cache=one_shape and taking("allocate_kv_cache", one_shape, (), places=3),
+        warmup_model_prefill=warm_prefill and taking("warmup_model_prefill", warm_prefill, WARM_PREFILL),
+        warmup_model_decode=warm_decode and taking("warmup_model_decode", warm_decode, WARM_DECODE),
         read_decode_output=member("read_decode_output", late),
         process_decode_output_host=member("process_decode_output_host", late),
         explicit_reloads=version == 1,

@@ -1,4 +1,5 @@
-"""SIGINT and SIGTERM around a mesh: never between the opening and the handle, never half-way through the closing.
+"""SIGINT, SIGTERM and SIGHUP around a mesh: never between the opening and the handle, never half-way through the
+closing.
 
 A handler that raises would otherwise do so between ``open_mesh_device`` and the assignment of what it returned, and
 nobody could close that mesh any more.
@@ -12,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+UNWOUND = (signal.SIGTERM, signal.SIGHUP)
+"""Those that end a process on the spot; SIGHUP comes where the terminal goes away."""
 
 
 def _in_main_thread() -> bool:
@@ -22,7 +25,7 @@ def _in_main_thread() -> bool:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Hold SIGINT and SIGTERM back until the block is over, then deliver the first that came to whoever had it."""
+    """Hold :data:`SIGNALS` back until the block is over, then deliver the first that came to whoever had it."""
     if not _in_main_thread():
         yield
         return
@@ -43,25 +46,29 @@ def held_back() -> Iterator[None]:
 
 
 class SigtermUnwinds:
-    """While it is on, SIGTERM ends the process by ``SystemExit``, so that ``finally`` and ``atexit`` run.
+    """While it is on, SIGTERM and SIGHUP end the process by ``SystemExit``, so that ``finally`` and ``atexit`` run.
 
-    Only where SIGTERM has its default action, which ends the process on the spot: a handler that is there is left
+    Only where the signal has its default action, which ends the process on the spot: a handler that is there is left
     alone (vLLM's engine process has its own).
     """
 
     def __init__(self) -> None:
-        self._on = False
+        self._taken: list[signal.Signals] = []
 
     def start(self) -> None:
-        if _in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._unwind)
-            self._on = True
+        if not _in_main_thread():
+            return
+        for number in UNWOUND:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._unwind)
+                self._taken.append(number)
 
     def stop(self) -> None:
         """Give the default action back, if it is still ours to give."""
-        if self._on and _in_main_thread() and signal.getsignal(signal.SIGTERM) == self._unwind:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._on = False
+        for number in self._taken:
+            if _in_main_thread() and signal.getsignal(number) == self._unwind:
+                signal.signal(number, signal.SIG_DFL)
+        self._taken = []
 
     def _unwind(self, number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

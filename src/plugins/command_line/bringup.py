@@ -18,6 +18,7 @@ from ..tenstorrent.chips import count_chips
 from .doctor import NO_DEVICE, why_no_device
 
 SEED = 0
+UNTRACED = """; run it with --tt '{"trace_mode": "none"}' to see whether traces are the cause"""
 
 
 def bringup(options: argparse.Namespace) -> int:
@@ -41,8 +42,9 @@ def bringup(options: argparse.Namespace) -> int:
 
 def _run(mesh_shape: tuple[int, int], options: TTOptions, *, lanes: int, rows: int, tokens: int) -> int:
     # Here: these import ttnn and torch, which a command without a device does not need.
-    from ...adapters.ttnn.mesh import MeshOpenError, MeshSettings, open_mesh
+    from ...adapters.ttnn.mesh import MeshCloseError, MeshOpenError, MeshSettings, open_mesh
     from ...adapters.ttnn.model_contract import ContractGenerator
+    from ...adapters.ttnn.reasons import first_line
     from ...adapters.ttnn.reference_model import ReferenceForCausalLM, ReferenceModelError
     from ...adapters.ttnn.reference_run import Layout, generate, prompts_for, start
 
@@ -63,7 +65,7 @@ def _run(mesh_shape: tuple[int, int], options: TTOptions, *, lanes: int, rows: i
                 num_command_queues=capabilities.num_command_queues,
             )
         )
-    except MeshOpenError as error:
+    except (MeshOpenError, ValueError) as error:
         print(f"stepshape: {error}", file=sys.stderr)
         return 1
     good = True
@@ -100,9 +102,17 @@ def _run(mesh_shape: tuple[int, int], options: TTOptions, *, lanes: int, rows: i
     except ReferenceModelError as error:
         print(f"stepshape: {error}", file=sys.stderr)
         good = False
+    except Exception as error:  # whatever the device or ttnn says: finding out is what this command is for
+        print(f"stepshape: the mesh opened, then: {first_line(error)}{UNTRACED if traced else ''}", file=sys.stderr)
+        good = False
     finally:
-        mesh.close()
-    print("closed", flush=True)
+        try:
+            mesh.close()
+        except MeshCloseError as error:
+            print(f"stepshape: {error}", file=sys.stderr)
+            good = False
+        else:
+            print("closed", flush=True)
     return 0 if good else 1
 
 

@@ -100,9 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (absent.name or "stepshape").partition(".")[0] == "stepshape":
             raise
         extra = {"model": "models", "demo": "demo", "spyre": "emulator"}.get(options.command, "vllm")
-        print(
-            f"stepshape: the package {absent.name} is missing; run: pip install 'stepshape[{extra}]'", file=sys.stderr
-        )
+        # On a machine with a mesh, pip alone would replace what its environment pins.
+        mend = "python scripts/set_up_tt_metal.py" if extra == "vllm" else f"pip install 'stepshape[{extra}]'"
+        print(f"stepshape: the package {absent.name} is missing; run: {mend}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stepshape: interrupted; nothing was left behind.", file=sys.stderr)

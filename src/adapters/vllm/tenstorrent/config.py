@@ -7,6 +7,7 @@ the hook runs again there, on values that are already folded.
 from __future__ import annotations
 
 import enum
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -174,6 +175,9 @@ def check_and_update(vllm_config: VllmConfig, host: Host) -> ResolvedConfig | No
         capabilities = read_capabilities(getattr(model_class, "model_capabilities", None), model_class.__name__)
     except CapabilityError as error:
         raise ConfigurationError((str(error),)) from error
+    unfit = class_problems(model_class)
+    if unfit:
+        raise ConfigurationError(unfit)
     lane_counts_for = getattr(model_class, "lane_counts_for", None)
     if lane_counts_for is not None:  # lanes that depend on the mesh
         capabilities = attrs.evolve(capabilities, lane_counts=tuple(lane_counts_for(mesh)))
@@ -280,6 +284,20 @@ def _read_facts(vllm_config: VllmConfig, host: Host) -> ConfigFacts:
         rust_frontend=host.environment.get("VLLM_USE_RUST_FRONTEND", "0").strip() not in ("", "0"),
         v2_model_runner=host.environment.get("VLLM_USE_V2_MODEL_RUNNER"),
     )
+
+
+def class_problems(model_class: Any) -> tuple[str, ...]:
+    """What is called on the class before there is a model (contract 3.1): checked before a mesh is opened."""
+    name = model_class.__name__
+    problems = []
+    if getattr(model_class, "initialize_vllm_model", None) is None:
+        problems.append(f"{name} has no initialize_vllm_model, which every model needs; add the classmethod")
+    for hook in ("initialize_vllm_model", "lane_counts_for", "get_max_tokens_all_users", "get_kv_cache_spec"):
+        found = inspect.getattr_static(model_class, hook, None)
+        if found is not None and not isinstance(found, (classmethod, staticmethod)):
+            kind = type(found).__name__
+            problems.append(f"{name}.{hook} is a {kind} and is called on the class; make it a classmethod")
+    return tuple(problems)
 
 
 def _apply_topology(vllm_config: VllmConfig, topology: Topology, worker: str) -> None:
