@@ -127,19 +127,24 @@ def install_locked(say: Say) -> None:
     run([PYTHON, "-m", "pip", "install", "-r", "requirements.lock"], say)
 
 
-def build_vllm(say: Say) -> None:
-    """Build vLLM's sdist for the empty target (no device code), once: the wheel is kept and installed."""
-    if not any(WHEELS.glob(f"vllm-{VLLM}-*.whl")):
-        options = ["--no-deps", "--no-build-isolation", "--no-binary", "vllm", "--wheel-dir", str(WHEELS)]
+def vllm_wheel(release: str, folder: Path, say: Say) -> Path:
+    """Build vLLM's sdist for the empty target (no device code), once: the wheel stays in ``folder``."""
+    if not any(folder.glob(f"vllm-{release}-*.whl")):
+        options = ["--no-deps", "--no-build-isolation", "--no-binary", "vllm", "--wheel-dir", str(folder)]
         build_for = {
             "VLLM_TARGET_DEVICE": "empty",
             # Without it the wheel says X+empty where the sdist says X, and pip refuses it.
-            "VLLM_VERSION_OVERRIDE": VLLM,
+            "VLLM_VERSION_OVERRIDE": release,
             # The Rust front end is optional and unused here; offline, cargo gives up at once instead of fetching.
             "CARGO_NET_OFFLINE": "true",
         }
-        run([PYTHON, "-m", "pip", "wheel", *options, f"vllm=={VLLM}"], say, build_for)
-    run([PYTHON, "-m", "pip", "install", "--no-deps", *WHEELS.glob(f"vllm-{VLLM}-*.whl")], say)
+        run([PYTHON, "-m", "pip", "wheel", *options, f"vllm=={release}"], say, build_for)
+    return next(folder.glob(f"vllm-{release}-*.whl"))
+
+
+def build_vllm(say: Say) -> None:
+    """Install vLLM's wheel."""
+    run([PYTHON, "-m", "pip", "install", "--no-deps", vllm_wheel(VLLM, WHEELS, say)], say)
 
 
 def install_model(say: Say) -> None:

@@ -66,6 +66,10 @@ class SpyreFacts:
     """tokens of the widest body shape; None: bodies run at their own length"""
 
 
+RECURRENT = "models with recurrent state are not supported on Spyre; serve one whose layers all attend"
+"""Said before there are facts: such a model may have no heads to read."""
+
+
 def spyre_refusals(facts: SpyreFacts) -> tuple[str, ...]:
     """A sentence for each thing that is asked for and cannot be had. Empty: none."""
     problems: list[str] = []

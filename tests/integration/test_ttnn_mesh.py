@@ -260,6 +260,14 @@ def test_a_machine_that_does_not_answer_is_an_error_in_time(as_machine: Any, mac
         look_at_machine(answer_seconds=seconds, path=(str(FOLDER),))
 
 
+def test_a_ttnn_that_cannot_be_imported_is_not_told_as_absent_chips(tmp_path: Path) -> None:
+    from stepshape.adapters.ttnn.discovery import DiscoveryError, look_at_machine
+
+    (tmp_path / "ttnn.py").write_text("import nothing_such\n")
+    with pytest.raises(DiscoveryError, match=r"^ttnn cannot be imported \(No module named 'nothing_such'\)"):
+        look_at_machine(path=(str(tmp_path),))
+
+
 def _dies() -> None:
     os._exit(7)
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from stepshape.adapters.emulator.mesh.device import EmulatedMesh, open_emulated_mesh
 from stepshape.adapters.ttnn.model_contract import ContractGenerator
-from stepshape.adapters.ttnn.model_members import ModelContractError
+from stepshape.adapters.ttnn.model_members import DECODE, PREFILL, RELOADS, ModelContractError
 from stepshape.adapters.ttnn.readback import DeferredReadback
 from stepshape.adapters.ttnn.sampling_wire import TTSamplingParams, to_wire
 from stepshape.ports.capabilities import ModelCapabilities
@@ -117,6 +117,16 @@ def test_a_prefill_is_sent_by_the_names_of_the_contract(mesh: EmulatedMesh) -> N
     assert sent["kv_cache"] == "cache" and sent["enable_trace"] is False and sent["empty_slots"] == [3, 1]
     assert sent["prompt_lens"].dtype == np.int64 and sent["prompt_lens"].tolist() == [9, 8]
     assert sent["start_pos"].tolist() == [0, 4]
+
+
+def test_what_is_sent_is_what_members_are_checked_for_at_load(mesh: EmulatedMesh) -> None:
+    """Without sampling, where nothing is added."""
+    for model, words in ((Recording(), (*DECODE, *RELOADS)), (Legacy(), DECODE)):
+        driver = ContractGenerator(model, mesh, SYNC)
+        driver.decode(decode_inputs(sampling=None)).read()
+        assert sorted(model.last) == sorted(words)
+        driver.prefill(prefill_inputs()).read()
+        assert sorted(model.last) == sorted(PREFILL)
 
 
 def test_layers_of_several_shapes_need_the_per_layer_form(mesh: EmulatedMesh) -> None:

@@ -113,7 +113,7 @@ def _answer(pipe: Connection, question: Callable[..., Any], arguments: tuple[Any
     try:
         value = question(*arguments)
     except ImportError as error:
-        pipe.send((False, f"ttnn is there and cannot be imported ({first_line(error)}); mend its installation"))
+        pipe.send((False, f"ttnn cannot be imported ({first_line(error)}); install it, or mend its installation"))
     except BaseException as error:
         simulator = os.environ.get("TT_METAL_SIMULATOR")
         where = f"check TT_METAL_SIMULATOR={simulator}" if simulator else "check the driver and /dev/tenstorrent"

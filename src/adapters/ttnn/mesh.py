@@ -16,7 +16,7 @@ from ttnn import cluster
 from ...domain.fabric import FabricChoice, choose_fabric
 from ...domain.tt_options import DispatchCoreAxis, FabricReliability
 from .reasons import first_line
-from .signals import SigtermUnwinds, held_back
+from .signals import SignalsUnwind, held_back
 
 log = structlog.get_logger(__name__)
 
@@ -52,14 +52,14 @@ class MeshSettings:
 class TtnnMesh:
     """Implements :class:`stepshape.ports.mesh.Mesh`. Made by :func:`open_mesh`; one owner closes it."""
 
-    def __init__(self, device: ttnn.MeshDevice, *, fabric: bool, sigterm: SigtermUnwinds) -> None:
-        """``fabric``: it was set for this mesh and is to be disabled after it. ``sigterm`` is on, and goes off then."""
+    def __init__(self, device: ttnn.MeshDevice, *, fabric: bool, unwinding: SignalsUnwind) -> None:
+        """``fabric``: it was set for this mesh and is disabled after it. ``unwinding`` is on, and goes off then."""
         self._device: ttnn.MeshDevice | None = device
         rows, columns = device.shape
         self._shape = (rows, columns)
         self._num_devices = device.get_num_devices()
         self._fabric = fabric
-        self._sigterm = sigterm
+        self._unwinding = unwinding
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -113,7 +113,7 @@ class TtnnMesh:
                     attempt("disabling the fabric", _disable_fabric)
                 log.info("mesh_closed", mesh=f"{self._shape[0]}x{self._shape[1]}", failures=len(failures))
         finally:
-            self._sigterm.stop()
+            self._unwinding.stop()
         if failures:
             raise MeshCloseError(
                 f"the mesh did not close cleanly ({'; '.join(failures)}); reset the chips with tt-smi -r before the "
@@ -137,12 +137,12 @@ def open_mesh(settings: MeshSettings) -> TtnnMesh:
         config=settings.fabric_config,
         reliability=settings.fabric_reliability_mode,
     )
-    sigterm = SigtermUnwinds()
-    sigterm.start()
+    unwinding = SignalsUnwind()
+    unwinding.start()
     try:
-        mesh = _open_held_back(settings, kind, fabric, sigterm)
+        mesh = _open_held_back(settings, kind, fabric, unwinding)
     except BaseException:
-        sigterm.stop()
+        unwinding.stop()
         raise
     log.info(
         "mesh_opened",
@@ -166,14 +166,14 @@ def cluster_name() -> str:
 
 
 def _open_held_back(
-    settings: MeshSettings, kind: str, fabric: FabricChoice | None, sigterm: SigtermUnwinds
+    settings: MeshSettings, kind: str, fabric: FabricChoice | None, unwinding: SignalsUnwind
 ) -> TtnnMesh:
     rows, columns = settings.shape
     with held_back():
         try:
             if fabric is not None:
                 _set_fabric(fabric)
-            mesh = TtnnMesh(_open(settings), fabric=fabric is not None, sigterm=sigterm)
+            mesh = TtnnMesh(_open(settings), fabric=fabric is not None, unwinding=unwinding)
         except Exception as error:
             if fabric is not None:
                 with suppress(Exception):  # what stopped the opening is what the user has to read

@@ -45,7 +45,7 @@ def held_back() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-class SigtermUnwinds:
+class SignalsUnwind:
     """While it is on, SIGTERM and SIGHUP end the process by ``SystemExit``, so that ``finally`` and ``atexit`` run.
 
     Only where the signal has its default action, which ends the process on the spot: a handler that is there is left

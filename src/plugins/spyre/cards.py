@@ -26,8 +26,9 @@ def open_emulated(index: int, ranks: int) -> OpenedCard:
     """The emulated card ``index`` of at least as many as there are ``ranks``."""
     from ...adapters.emulator.spyre import checking_backend, counters, load, rounding
     from ...adapters.emulator.spyre.collectives import register_spyreccl
+    from ...adapters.emulator.spyre.switches import CARDS
 
-    os.environ.setdefault("STEPSHAPE_SPYRE_CARDS", str(max(ranks, index + 1)))
+    os.environ.setdefault(CARDS, str(max(ranks, index + 1)))
     load()
     register_spyreccl()
     torch.accelerator.set_device_index(index)

@@ -110,7 +110,6 @@ class SpyrePlatform(Platform):
         """Refuse what the environment alone decides, pin the V1 runner, keep the default number of sequences small."""
         from ...adapters.vllm.releases.batch_defaults import cap_default_sequences
         from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
-        from ...adapters.vllm.releases.start_up_interrupt import end_when_told_during_start_up
         from .host import read_host
 
         problems = read_host().refusals()
@@ -123,8 +122,6 @@ class SpyrePlatform(Platform):
         if parser is not None:
             quick_exit()
             quiet_exit()
-        else:
-            end_when_told_during_start_up()
 
     @classmethod
     def apply_config_platform_defaults(cls, vllm_config: VllmConfig) -> None:
@@ -137,6 +134,7 @@ class SpyrePlatform(Platform):
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         from ...adapters.vllm.releases.process_exit import quick_exit, quiet_exit
+        from ...adapters.vllm.releases.start_up_interrupt import end_when_told_during_start_up
         from ...adapters.vllm.releases.teardown import spare_absent_accelerator
         from ...adapters.vllm.spyre.config import check_and_update
         from .host import read_host
@@ -144,6 +142,8 @@ class SpyrePlatform(Platform):
         if multiprocessing.parent_process() is not None:  # the engine's own process, where the hook runs once more
             quick_exit()
             quiet_exit()
+        else:
+            end_when_told_during_start_up()
         if vllm_config.parallel_config.world_size > 1:  # the workers have the cards, the engine's process has none
             spare_absent_accelerator()
         check_and_update(vllm_config, read_host())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...adapters.vllm.tenstorrent.bundles import read_bundles
@@ -46,16 +46,14 @@ def _emulator_problem() -> str | None:
     from ...adapters.emulator.mesh.faults import FAULTS_VARIABLE, FaultError, read_faults
     from ...adapters.emulator.mesh.latency import LATENCY_VARIABLE, LatencyError, read_latency
 
-    try:
-        if os.environ.get(FAULTS_VARIABLE, "").strip():
-            read_faults(os.environ[FAULTS_VARIABLE])
-    except FaultError as error:
-        return f"{FAULTS_VARIABLE}: {error}"
-    try:
-        if os.environ.get(LATENCY_VARIABLE, "").strip():
-            read_latency(os.environ[LATENCY_VARIABLE])
-    except LatencyError as error:
-        return f"{LATENCY_VARIABLE}: {error}"
+    readers: dict[str, Callable[[str], object]] = {FAULTS_VARIABLE: read_faults, LATENCY_VARIABLE: read_latency}
+    for variable, read in readers.items():
+        text = os.environ.get(variable, "").strip()
+        try:
+            if text:
+                read(text)
+        except (FaultError, LatencyError) as error:
+            return f"{variable}: {error}"
     return None
 
 

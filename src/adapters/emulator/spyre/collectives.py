@@ -79,24 +79,12 @@ class StagedGroup(ProcessGroup):
     def allgather(  # type: ignore[override]
         self, outputs: Sequence[Sequence[Tensor]], tensors: Sequence[Tensor], options: Any
     ) -> Work:
-        self._check("all_gather", tensors)
-        staged = [[torch.empty_like(each, device="cpu") for each in row] for row in outputs]
-        self._gloo.allgather(staged, [each.to("cpu") for each in tensors], options).wait()
-        for row, host in zip(outputs, staged, strict=True):
-            for out, each in zip(row, host, strict=True):
-                out.copy_(each)
-        return Done(outputs)
+        return self._gathered("all_gather", self._gloo.allgather, outputs, tensors, options)
 
     def gather(  # type: ignore[override]
         self, outputs: Sequence[Sequence[Tensor]], tensors: Sequence[Tensor], options: Any
     ) -> Work:
-        self._check("gather", tensors)
-        staged = [[torch.empty_like(each, device="cpu") for each in row] for row in outputs]
-        self._gloo.gather(staged, [each.to("cpu") for each in tensors], options).wait()
-        for row, host in zip(outputs, staged, strict=True):
-            for out, each in zip(row, host, strict=True):
-                out.copy_(each)
-        return Done(outputs)
+        return self._gathered("gather", self._gloo.gather, outputs, tensors, options)
 
     def send(self, tensors: Sequence[Tensor], rank: int, tag: int) -> Work:
         self._check("send", tensors)
@@ -114,6 +102,22 @@ class StagedGroup(ProcessGroup):
         for tensor in tensors:
             if tensor.device.type == "spyre":
                 check_collective(operator, tensor, self._size, dist.get_world_size())
+
+    def _gathered(
+        self,
+        operator: str,
+        call: Callable[..., Any],
+        outputs: Sequence[Sequence[Tensor]],
+        tensors: Sequence[Tensor],
+        options: Any,
+    ) -> Work:
+        self._check(operator, tensors)
+        staged = [[torch.empty_like(each, device="cpu") for each in row] for row in outputs]
+        call(staged, [each.to("cpu") for each in tensors], options).wait()
+        for row, host in zip(outputs, staged, strict=True):
+            for out, each in zip(row, host, strict=True):
+                out.copy_(each)
+        return Done(outputs)
 
     def _in_place(
         self, operator: str, call: Callable[[list[Tensor], Any], Any], tensors: Sequence[Tensor], options: Any

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from vllm.distributed.device_communicators.base_device_communicator import DeviceCommunicatorBase
 
-STICK = 64
+from ....domain.head_padding import STICK
 
 
 class SpyreCommunicator(DeviceCommunicatorBase):

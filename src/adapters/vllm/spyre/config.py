@@ -22,7 +22,7 @@ from ....domain.head_padding import Widening, head_refusal, head_widening, mlp_w
 from ....domain.rules import ConfigurationError
 from ....domain.selection import Device
 from ....domain.spyre_options import Granularity, Guard, SpyreOptions, SpyreOptionsError, read_spyre_options
-from ....domain.spyre_rules import SpyreFacts, spyre_adjustments, spyre_refusals
+from ....domain.spyre_rules import RECURRENT, SpyreFacts, spyre_adjustments, spyre_refusals
 from ..adjustments import apply_adjustment, scheduler_refusal
 
 SECTION = "_stepshape_spyre"
@@ -115,9 +115,7 @@ def apply_defaults(vllm_config: Any, host: Host) -> None:
     if problems:
         raise ConfigurationError(problems)
     if vllm_config.model_config.is_attention_free or vllm_config.model_config.has_inner_state:
-        raise ConfigurationError(
-            ("models with recurrent state are not supported on Spyre; serve one whose layers all attend",)
-        )
+        raise ConfigurationError((RECURRENT,))
     compilation, scheduler = vllm_config.compilation_config, vllm_config.scheduler_config
     before = _stored(vllm_config)
     _half_precision(vllm_config.model_config)
@@ -169,12 +167,12 @@ def check_and_update(vllm_config: Any, host: Host) -> SpyreConfig | None:
     config = resolved(vllm_config)
     facts = _read_facts(vllm_config, host, config)
     problems = host.refusals() + spyre_refusals(facts)
-    rope = _rope(vllm_config)
+    ropes = _ropes(vllm_config)
     head_problem = head_refusal(
-        rotary_dim=rope.get("rope_dim"),
-        partial_rotary_factor=rope.get("partial_rotary_factor"),
+        rotary_dim=ropes[0].get("rope_dim"),
+        partial_rotary_factor=ropes[0].get("partial_rotary_factor"),
         widening=config.heads,
-        kinds=_rope_kinds(vllm_config),
+        kinds={str(rope.get("rope_type") or "default") for rope in ropes},
     )
     replaced = scheduler_refusal(vllm_config, SCHEDULERS.values())
     problems += tuple(problem for problem in (head_problem, replaced) if problem is not None)
@@ -218,21 +216,13 @@ def _widen(vllm_config: Any, config: SpyreConfig) -> None:
 def _heads(vllm_config: Any) -> Widening:
     """Heads are widened where they are rotated; a model without rotary embedding is left alone (contract 2.10)."""
     head_size = vllm_config.model_config.get_head_size()
-    return head_widening(head_size) if _rope(vllm_config) else Widening(head_size, head_size)
+    return head_widening(head_size) if _ropes(vllm_config)[0] else Widening(head_size, head_size)
 
 
-def _rope(vllm_config: Any) -> dict[str, Any]:
-    """The rotary parameters; of one kind of layer where the kinds differ."""
+def _ropes(vllm_config: Any) -> list[dict[str, Any]]:
+    """The rotary parameters of each kind of layer; at least one, which is empty for a model that rotates nothing."""
     parameters = getattr(vllm_config.model_config.hf_text_config, "rope_parameters", None) or {}
-    nested = [value for value in parameters.values() if isinstance(value, dict)]
-    return dict(nested[0] if nested else parameters)
-
-
-def _rope_kinds(vllm_config: Any) -> set[str]:
-    """``rope_type`` of each kind of layer."""
-    parameters = getattr(vllm_config.model_config.hf_text_config, "rope_parameters", None) or {}
-    nested = [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
-    return {str(value.get("rope_type") or "default") for value in nested}
+    return [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
 
 
 def _mlp(vllm_config: Any) -> Widening:
